@@ -1,0 +1,85 @@
+/* ---- Grouped GEMM ---- */
+
+/* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
+typedef enum tegroup_op {
+    TEGROUP_OP_UNSET   = 0,
+    TEGROUP_OP_FORWARD = 1, /* D = A B^T   a: X [ragged m, k], b: W [groups, n, k], d: Y [ragged m, n]  (NT) */
+    TEGROUP_OP_DGRAD   = 2, /* D = A B     a: dY [ragged m, n], b: W [groups, n, k], d: dX [ragged m, k] (NN) */
+    TEGROUP_OP_WGRAD   = 3  /* D = A^T B   a: dY [ragged m, n], b: X [ragged m, k], d: dW [groups, n, k] (TN) */
+} tegroup_op;
+
+/* What happens to rows of D that no group owns (gaps and the tail). */
+typedef enum tegroup_tail {
+    TEGROUP_TAIL_KEEP   = 0, /* untouched, bit for bit                                */
+    TEGROUP_TAIL_ZERO   = 1, /* exact zeros: for buffers that leave the process       */
+    TEGROUP_TAIL_POISON = 2  /* NaN: shows whoever reads rows that were never written */
+} tegroup_tail;
+
+/* The type in which products are summed. */
+typedef enum tegroup_compute {
+    TEGROUP_COMPUTE_F32 = 0,
+    TEGROUP_COMPUTE_F64 = 1 /* required for F64 operands; with narrower ones it is an oracle */
+} tegroup_compute;
+
+typedef enum tegroup_backend {
+    TEGROUP_BACKEND_AUTO             = 0,
+    TEGROUP_BACKEND_SM90             = 1, /* bundled: TMA + wgmma, Hopper                  */
+    TEGROUP_BACKEND_CUBLASLT_GROUPED = 2, /* cuBLASLt's grouped matmul, sizes on the device */
+    TEGROUP_BACKEND_PORTABLE         = 3, /* bundled: cp.async + mma.sync, SM80 and later  */
+    TEGROUP_BACKEND_CUBLASLT_LOOP    = 4, /* one cublasLtMatmul a group, sizes on the host */
+    TEGROUP_BACKEND_CPU              = 5, /* any machine, every operation; the oracle      */
+    TEGROUP_BACKEND_COUNT
+} tegroup_backend;
+
+/* How much a call checks. */
+typedef enum tegroup_check_level {
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver where a
+                                pointer lives (CUDA builds)                                              */
+} tegroup_check_level;
+
+/* Scalars alpha or beta: one for all groups or one a group. */
+typedef struct tegroup_scalars {
+    const void   *data;   /* required to run unless space is UNSET                        */
+    tegroup_dtype dtype;  /* F32 (also when UNSET) or F64                                 */
+    tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0           */
+    int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
+} tegroup_scalars;
+
+/* One grouped product. The plan reads everything except data pointers; a call reads the pointers and checks that
+ * the rest is what was planned. */
+typedef struct tegroup_gemm_desc {
+    size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
+    tegroup_op      op;          /* required                                                                      */
+    tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
+    tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
+    tegroup_tensor  c;           /* shape, ld and layout like d; absent = none. May be d itself (same data, same ld,
+                                    same dtype), else must not overlap it. Never read for a group whose beta is 0  */
+    tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
+    tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
+                                    WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
+                                    overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
+    const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
+    tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    tegroup_scalars alpha, beta;
+    int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
+    tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
+    tegroup_compute compute;     /* the type of the sums                                                          */
+    int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
+    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only             */
+    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
+    tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
+    int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
+    int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
+    uint64_t        ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                         */
+    tegroup_check_level check_level;
+    void           *workspace;       /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
+                                        Contents are garbage before and after. One call at a time may use it      */
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
+    size_t          cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
+                                               documented advice for Hopper and later                             */
+    struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
+    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none   */
+    struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
+    int32_t         stream_count;
+} tegroup_gemm_desc;

@@ -1,0 +1,2 @@
+#ifndef TEGROUP_H
+#define TEGROUP_H

@@ -1,0 +1,112 @@
+/* ---- Plan and explain ---- */
+
+/* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
+typedef struct tegroup_problem {
+    tegroup_op      op;
+    tegroup_space   space;
+    tegroup_compute compute;
+    int32_t         groups;
+    int64_t         rows;    /* capacity of the ragged rows, or rows of each group when uniform                */
+    int64_t         n, k;    /* columns of Y and of X; the most, where groups differ                           */
+    tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
+    tegroup_scaling a_scaling, b_scaling, d_scaling;
+    int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
+    int32_t         ragged;        /* 1: sizes come from a snapshot; 0: every group has `rows`                 */
+    int32_t         irregular;     /* 1: n or k differ between groups                                          */
+    int32_t         sizes_space;   /* tegroup_space of the ragged sizes; UNSET when uniform                    */
+    int32_t         lists;         /* bit 0 a, 1 b, 2 c, 3 d, 4 bias: given as pointers                        */
+    int32_t         lists_space;   /* tegroup_space of those lists; UNSET = none                               */
+    int32_t         alpha, beta;   /* 0 = default, 1 = one for all, 2 = one a group                            */
+    int32_t         accumulate;
+    tegroup_tail    tail;
+    int32_t         split_k;
+} tegroup_problem;
+
+/* A machine, present or not. Zero fields mean "none". */
+typedef struct tegroup_target {
+    size_t   struct_size;      /* sizeof(tegroup_target)                                                       */
+    int32_t  sm;               /* compute capability, 10 * major + minor: 80, 90, 100, 120 ...; 0 = no GPU     */
+    int32_t  cublaslt_version; /* cublasLtGetVersion(): 130100 is 13.1, 131000 is 13.10; 0 = none              */
+    int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
+    uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
+} tegroup_target;
+
+/* What explain says of one backend. */
+typedef struct tegroup_verdict {
+    tegroup_backend backend;
+    int32_t         chosen;  /* 1 for the one that a plan takes; at most one                                    */
+    tegroup_status  status;  /* OK: could run this. UNSUPPORTED or NOT_BUILT: why not, as below                 */
+    const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
+    const char     *rule;
+    int64_t         expected, got;
+    int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
+    size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
+} tegroup_verdict;
+
+/* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
+ * when one of its rows admits it. */
+typedef struct tegroup_backend_rule {
+    tegroup_backend backend;
+    int32_t  sm_min, sm_max;     /* inclusive; 0, 0 = needs no GPU                                              */
+    int32_t  cublaslt_min;       /* 0 = none needed                                                             */
+    uint32_t operand_dtypes;     /* bit d: tegroup_dtype d for a and b, which must be of one width              */
+    uint32_t result_dtypes;      /* bit d: for c and d                                                          */
+    uint32_t scalings;           /* bit s: tegroup_scaling s of a and b                                         */
+    uint32_t features;           /* TEGROUP_FEATURE_* bits                                                      */
+    int32_t  ld_alignment_bytes; /* what data and leading dimensions of a, b, c, d must be a multiple of; 0 = element */
+    const char *note;            /* where this is known from                                                    */
+} tegroup_backend_rule;
+
+#define TEGROUP_FEATURE_HOST_SIZES     1u   /* reads group sizes on the host       */
+#define TEGROUP_FEATURE_DEVICE_SIZES   2u   /* reads group sizes on the device     */
+#define TEGROUP_FEATURE_GROUP_SCALARS  4u   /* alpha and beta differ by group      */
+#define TEGROUP_FEATURE_IRREGULAR      8u   /* n and k differ by group             */
+#define TEGROUP_FEATURE_LISTS         16u   /* a, b, c, d as pointer lists         */
+#define TEGROUP_FEATURE_BIAS          32u   /* bias, scaled bias, bias gradient    */
+#define TEGROUP_FEATURE_TAIL          64u   /* TAIL_ZERO and TAIL_POISON           */
+#define TEGROUP_FEATURE_F64          128u   /* COMPUTE_F64                         */
+#define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
+
+/* A known-bad combination of library, machine and case. */
+typedef enum tegroup_quirk_action {
+    TEGROUP_QUIRK_REFUSE     = 1, /* the backend is refused unless ignore_quirks says otherwise                 */
+    TEGROUP_QUIRK_SEPARATE   = 2  /* forward, dgrad and wgrad each need a cuBLASLt workspace of their own       */
+} tegroup_quirk_action;
+
+typedef enum tegroup_quirk_case {
+    TEGROUP_QUIRK_ALWAYS = 0,
+    TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
+    TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
+    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta differ by group                                */
+} tegroup_quirk_case;
+
+typedef struct tegroup_quirk {
+    tegroup_backend      backend;
+    int32_t              cublaslt_from, cublaslt_below; /* versions from <= v < below                 */
+    int32_t              sm_min, sm_max;                /* inclusive                                  */
+    tegroup_quirk_case   when;
+    tegroup_quirk_action action;
+    const char          *text;       /* what goes wrong                                               */
+    const char          *provenance; /* where it was reported, or the experiment that shows it        */
+} tegroup_quirk;
+
+#define TEGROUP_PLAN_MAGIC 0x54475031u /* "TGP1" */
+
+/* Made once by tegroup_plan_make, then read-only. Plain bytes: copy, store on the stack, share between threads.
+ * Holds no data pointer. */
+typedef struct tegroup_plan {
+    size_t          struct_size;
+    uint32_t        magic;
+    tegroup_backend backend;
+    tegroup_problem problem;
+    tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
+    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it      */
+    int32_t         sm;           /* machine that it was made for                                             */
+    int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
+    int32_t         cublaslt_version;
+    int32_t         hypothetical; /* 1: made for a target whose backend this build lacks: good for sizes only */
+    int32_t         threads;      /* CPU threads                                                              */
+    int32_t         sm_limit;
+    int32_t         tile_m, tile_n, tile_k;
+    uint64_t        algorithm[64]; /* backend's own: cuBLASLt algorithms, kernel images                       */
+} tegroup_plan;

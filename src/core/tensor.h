@@ -1,0 +1,72 @@
+/* ---- Sizes, shapes and grouped tensors ---- */
+
+/* The three ways in which group sizes are written down. */
+typedef enum tegroup_encoding {
+    TEGROUP_ENCODING_UNSET   = 0, /* no array: every group has the same size                            */
+    TEGROUP_ENCODING_COUNTS  = 1, /* [groups]: rows of each group; -1 skips the group (its wgrad is untouched) */
+    TEGROUP_ENCODING_OFFSETS = 2, /* [groups + 1]: first row of each group, then the end; [0] is 0      */
+    TEGROUP_ENCODING_ENDS    = 3  /* [groups]: row after each group's last (inclusive prefix sums)      */
+} tegroup_encoding;
+
+/* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
+typedef struct tegroup_sizes {
+    const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
+    tegroup_encoding encoding;  /* UNSET = uniform: the other fields are then ignored                        */
+    tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
+    tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
+    const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
+    int64_t          alignment; /* COUNTS, ENDS: each group starts at the next multiple of this; 0 = 1.
+                                   COUNTS: padding follows each group. ENDS: as DeepGEMM's "psum" layout     */
+    int64_t          stride;    /* COUNTS only: group g starts at g * stride ("masked" layouts); 0 = none    */
+} tegroup_sizes;
+
+/* The shape of a grouped tensor, in rows and columns.
+ *
+ *   uniform       row_sizes unset: [groups, rows, cols], every group alike (weights)
+ *   ragged rows   row_sizes set:   a buffer of `rows` rows, group g owning some of them (activations)
+ *   ragged both   col_sizes set too: group g is rows[g] x cols[g]; groups are packed one after another, or lie
+ *                 at `offsets`, or (tensor.ld set) are rows of one buffer with room for the widest
+ *
+ * Once prepared, the shape carries its snapshot; copy a shape to give its row sizes to another tensor. */
+typedef struct tegroup_shape {
+    int32_t        groups;    /* 0 to TEGROUP_MAX_GROUPS                                                      */
+    int64_t        rows;      /* uniform: rows of each group. ragged: rows that the buffer holds (capacity)   */
+    int64_t        cols;      /* columns of every group; with col_sizes the most that one may have            */
+    tegroup_sizes  row_sizes; /* per-group rows    (TransformerEngine: first_dims)                            */
+    tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
+    const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
+                                 (TransformerEngine: tensor_offsets)                                          */
+    int64_t        elements;  /* with col_sizes or offsets: elements that the buffer holds; required then     */
+    const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
+} tegroup_shape;
+
+/* Groups of matrices of one data type: everything that a grouped GEMM, a quantiser or a layer knows of one operand.
+ * Caller owns all memory. Uninvolved pointers stay NULL. */
+typedef struct tegroup_tensor {
+    tegroup_shape   shape;
+    tegroup_dtype   dtype;        /* UNSET = this optional tensor is absent                                   */
+    tegroup_scaling scaling;      /* 0 = none                                                                 */
+    int64_t         ld;           /* elements between rows; 0 = cols (ragged columns: each group's own)       */
+    int64_t         group_stride; /* uniform only: elements between groups; 0 = rows * ld                     */
+    void           *data;         /* rowwise copy, aligned to its element; NULL when pointers is given        */
+    void           *columnwise_data;      /* copy quantised along columns, stored as data is; NULL = none     */
+    void           *scale_inv;            /* scales of data, see tegroup_scaling                              */
+    void           *columnwise_scale_inv; /* scales of columnwise_data                                        */
+    float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
+    float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
+    float          *columnwise_amax;      /* [groups]                                                         */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data; each holds shape.rows rows */
+    void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
+    void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
+    void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
+    tegroup_space   pointers_space;       /* where the four lists live; UNSET = data is one buffer            */
+} tegroup_tensor;
+
+/* A plain matrix [rows, cols] for what surrounds the grouped products. */
+typedef struct tegroup_matrix {
+    void         *data;  /* aligned to its element; may be NULL when it has no elements */
+    int64_t       rows;
+    int64_t       cols;
+    int64_t       ld;    /* elements between rows; 0 = cols                             */
+    tegroup_dtype dtype; /* UNSET = this optional matrix is absent                      */
+} tegroup_matrix;

@@ -1,0 +1,1 @@
+/* ---- cpu/gemm_kernel ---- */

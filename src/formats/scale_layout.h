@@ -1,0 +1,1 @@
+/* ---- formats/scale_layout ---- */

@@ -1,0 +1,81 @@
+/* ---- MoE operations ---- */
+
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
+ * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
+ * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
+ * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
+typedef struct tegroup_router_desc {
+    size_t         struct_size;   /* sizeof(tegroup_router_desc)                                                 */
+    tegroup_space  space;         /* where everything lives; required                                            */
+    int32_t        experts;       /* 1 to TEGROUP_MAX_GROUPS                                                     */
+    int32_t        k;             /* experts a token, 1 to 64, at most experts                                   */
+    int32_t        normalize;     /* 1: the k weights of a token sum to 1                                        */
+    tegroup_matrix logits;        /* in  [tokens, experts], F16, BF16, F32 or F64                                */
+    tegroup_matrix probabilities; /* out [tokens, experts], F32 or F64: kept for the backward pass               */
+    tegroup_matrix weights;       /* out [tokens, k], dtype of probabilities                                     */
+    tegroup_matrix indices;       /* out [tokens, k], I32, largest weight first                                  */
+    tegroup_matrix counts;        /* out [1, experts], I64: assignments to each expert                           */
+    double         balance_coefficient; /* 0 = no load-balancing loss                                            */
+    double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
+} tegroup_router_desc;
+
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
+typedef struct tegroup_router_backward_desc {
+    size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
+    tegroup_space  space;
+    int32_t        experts, k, normalize; /* as in the forward call                                              */
+    tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
+    tegroup_matrix indices;       /* in                                                                          */
+    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else absent                   */
+    tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
+    tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
+    double         balance_coefficient;
+    double         loss_scale;    /* multiplies the load-balancing gradient; 0 = 1                               */
+} tegroup_router_backward_desc;
+
+/* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
+ * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1. */
+typedef struct tegroup_permutation_desc {
+    size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
+    tegroup_space  space;
+    tegroup_matrix indices;      /* in  [tokens, k], I32: expert of each slot                                    */
+    tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
+    tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
+    tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
+} tegroup_permutation_desc;
+
+/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the
+ * gradient of tegroup_combine with respect to its rows; see there. */
+typedef struct tegroup_permute_desc {
+    size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
+    tegroup_space  space;
+    int32_t        k;
+    tegroup_matrix tokens;       /* in  [tokens, width], F16, BF16, F32 or F64                                   */
+    tegroup_matrix slot_of_row;  /* in  [1, rows], I64                                                           */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
+    tegroup_matrix permuted;     /* out [rows, width]; must not overlap an input                                 */
+} tegroup_permute_desc;
+
+/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots with row -1
+ * add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No atomics: bitwise repeatable. */
+typedef struct tegroup_combine_desc {
+    size_t         struct_size;  /* sizeof(tegroup_combine_desc)                                                 */
+    tegroup_space  space;
+    tegroup_matrix permuted;     /* in  [rows, width]                                                            */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k], I64                                                         */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
+    tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
+} tegroup_combine_desc;
+
+/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others untouched),
+ * grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots with row -1. */
+typedef struct tegroup_combine_backward_desc {
+    size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
+    tegroup_space  space;
+    tegroup_matrix grad_tokens;  /* in  [tokens, width]                                                          */
+    tegroup_matrix permuted;     /* in  [rows, width]; absent when grad_weights is                               */
+    tegroup_matrix row_of_slot;  /* in  [tokens, k], I64                                                         */
+    tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
+    tegroup_matrix grad_permuted;/* out [rows, width]                                                            */
+    tegroup_matrix grad_weights; /* out [tokens, k], F32 or F64; absent = not wanted                             */
+} tegroup_combine_backward_desc;
