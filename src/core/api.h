@@ -28,7 +28,7 @@ TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_scale_shape(tegroup_sc
  * checked: outer < extent.outer, inner < extent.inner. */
 TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer, int64_t inner);
 
-/* Snapshot: its layout for a shape (groups and whether it has col_sizes or offsets count, nothing else), and a view of one in
+/* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view of one in
  * host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
 TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);

@@ -1,1 +1,69 @@
-/* ---- core/helpers ---- */
+/* ---- Helpers ---- */
+
+/* Arithmetic that the CPU loops over and a kernel maps threads to. */
+#if defined(__CUDACC__)
+#define TEGROUP_IMPL_HD static __host__ __device__ inline
+#else
+#define TEGROUP_IMPL_HD static inline
+#endif
+
+/* Record what was wrong and hand the status on. */
+static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
+                                               const char *rule, int64_t expected, int64_t got) {
+    if (error) {
+        error->status = status;
+        error->native = 0;
+        error->field = field;
+        error->rule = rule;
+        error->expected = expected;
+        error->got = got;
+    }
+    return status;
+}
+
+/* One rule a line: TEGROUP_IMPL_RULE(what must hold, status, field, rule in words, expected, got). */
+#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                          \
+    do {                                                                                                      \
+        if (!(holds))                                                                                         \
+            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got)); \
+    } while (0)
+#define TEGROUP_IMPL_TRY(call)                               \
+    do {                                                     \
+        tegroup_status tegroup_impl_status = (call);         \
+        if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status; \
+    } while (0)
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_min(int64_t a, int64_t b) { return a < b ? a : b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? a : b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
+TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) { return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
+    return tegroup_impl_mul(tegroup_impl_add(a, alignment - 1) / alignment, alignment);
+}
+
+/* Largest byte count that this machine can address. */
+static inline int64_t tegroup_impl_max_bytes(void) {
+    return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
+}
+
+static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+
+/* Do [a, a + a_bytes) and [b, b + b_bytes) share a byte? */
+static inline int tegroup_impl_overlaps(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    if (!a || !b || a_bytes <= 0 || b_bytes <= 0) return 0;
+    return x < y ? y - x < (uint64_t)a_bytes : x - y < (uint64_t)b_bytes;
+}
+
+static inline int32_t tegroup_impl_threads(int32_t limit) {
+#if defined(_OPENMP)
+    int32_t threads = (int32_t)omp_get_max_threads();
+#else
+    int32_t threads = 1;
+#endif
+    return limit > 0 && limit < threads ? limit : threads;
+}

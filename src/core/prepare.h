@@ -1,1 +1,355 @@
-/* ---- core/prepare ---- */
+/* ---- Prepare ---- */
+
+/* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
+ * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
+ * in whatever order they are evaluated. Nothing here trusts a size: every intermediate stays far inside 64 bits. */
+
+/* What prepare works on: the caller's arrays and the snapshot's. */
+typedef struct tegroup_impl_preparation {
+    int32_t       groups;
+    int32_t       irregular;
+    int64_t       capacity_rows, capacity_cols, capacity_elements, ld;
+    tegroup_sizes rows, cols;
+    const int64_t *offsets;
+    int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
+    int32_t *order;
+} tegroup_impl_preparation;
+
+/* The scan that places groups: a running sum of counts, or a running maximum of ends. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_scan(const tegroup_impl_preparation *p, int64_t carry, int64_t term) {
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS ? carry + term : tegroup_impl_max(carry, term);
+}
+
+/* Term of group g: its rows with their padding, or its end. At most 2^41, so that 4,096 of them cannot overflow. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_term(const tegroup_impl_preparation *p, int32_t g) {
+    int64_t raw = tegroup_impl_load_int(p->rows.dtype, p->rows.data, p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g + 1 : g);
+    int64_t value = tegroup_impl_clamp(raw, 0, p->capacity_rows);
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS && p->rows.alignment > 1 ? tegroup_impl_align(value, p->rows.alignment) : value;
+}
+
+/* Carry before group 0. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_first(const tegroup_impl_preparation *p) {
+    if (p->rows.encoding != TEGROUP_ENCODING_OFFSETS) return 0;
+    return tegroup_impl_clamp(tegroup_impl_load_int(p->rows.dtype, p->rows.data, 0), 0, p->capacity_rows);
+}
+
+/* Place group g, given the scan of the groups before it. Returns the status bits that it raises. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
+    const tegroup_sizes *sizes = &p->rows;
+    int64_t capacity = p->capacity_rows, start = carry, rows;
+    uint32_t bits = 0;
+    if (sizes->encoding == TEGROUP_ENCODING_COUNTS) {
+        rows = tegroup_impl_load_int(sizes->dtype, sizes->data, g);
+        if (sizes->starts) start = tegroup_impl_load_int(sizes->dtype, sizes->starts, g);
+        else if (sizes->stride > 0) start = tegroup_impl_mul(g, sizes->stride);
+        if (rows == -1) { /* skipped: owns nothing, and says so */
+            p->start[g] = tegroup_impl_clamp(start, 0, capacity);
+            p->out_rows[g] = -1;
+            return 0;
+        }
+        if (rows < 0) { bits |= TEGROUP_SNAPSHOT_NEGATIVE; rows = 0; }
+        if (start < 0) { /* only a caller's start can be */
+            bits |= TEGROUP_SNAPSHOT_START;
+            start = 0;
+            rows = 0;
+        }
+        if (!sizes->starts && sizes->stride > 0 && rows > sizes->stride && g + 1 < p->groups) {
+            bits |= TEGROUP_SNAPSHOT_OVERLAP;
+            rows = sizes->stride;
+        }
+    } else {
+        int64_t end, before;
+        if (sizes->encoding == TEGROUP_ENCODING_OFFSETS) {
+            end = tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g + 1);
+            before = tegroup_impl_load_int(sizes->dtype, sizes->data, g);
+            if (g == 0 && before != 0) bits |= TEGROUP_SNAPSHOT_START;
+        } else {
+            end = tegroup_impl_load_int(sizes->dtype, sizes->data, g);
+            before = g ? tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g - 1) : 0;
+            if (sizes->alignment > 1) start = tegroup_impl_align(start, sizes->alignment);
+        }
+        if (end < before) bits |= TEGROUP_SNAPSHOT_NEGATIVE;
+        if (end > capacity) bits |= TEGROUP_SNAPSHOT_CAPACITY;
+        rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
+    }
+    if (rows > 0 && (start >= capacity || rows > capacity - start)) {
+        bits |= TEGROUP_SNAPSHOT_CAPACITY;
+        rows = start >= capacity ? 0 : capacity - start;
+    }
+    p->start[g] = tegroup_impl_min(start, capacity);
+    p->out_rows[g] = rows;
+    return bits;
+}
+
+/* Columns of group g, and how far its elements reach from the group before when groups are packed. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g) {
+    int64_t cols = p->capacity_cols;
+    uint32_t bits = 0;
+    if (p->cols.encoding != TEGROUP_ENCODING_UNSET) {
+        cols = tegroup_impl_load_int(p->cols.dtype, p->cols.data, g);
+        if (cols < 0 || cols > p->capacity_cols) bits = TEGROUP_SNAPSHOT_COLS;
+        cols = tegroup_impl_clamp(cols, 0, p->capacity_cols);
+    }
+    p->out_cols[g] = cols;
+    return bits;
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_preparation *p, int32_t g) {
+    return tegroup_impl_mul(tegroup_impl_max(0, p->out_rows[g]), p->out_cols[g]);
+}
+
+/* Elements from the start of group g's block to its end. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, int32_t g) {
+    int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
+    if (p->out_rows[g] <= 0 || p->out_cols[g] == 0) return 0;
+    return tegroup_impl_add(tegroup_impl_mul(p->out_rows[g] - 1, ld), p->out_cols[g]);
+}
+
+/* First element of group g, given the elements before it; a block that leaves the buffer is dropped. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
+    int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(p->start[g], p->ld) : carry;
+    int64_t reach = tegroup_impl_prepare_reach(p, g);
+    uint32_t bits = 0;
+    if (reach > 0 && (offset < 0 || offset > p->capacity_elements || reach > p->capacity_elements - offset)) {
+        bits = TEGROUP_SNAPSHOT_ELEMENTS;
+        p->out_rows[g] = 0;
+    }
+    p->out_offset[g] = tegroup_impl_clamp(offset, 0, p->capacity_elements);
+    return bits;
+}
+
+/* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
+typedef enum tegroup_impl_sort_key { TEGROUP_IMPL_SORT_BY_START, TEGROUP_IMPL_SORT_BY_OFFSET, TEGROUP_IMPL_SORT_BY_SIZE } tegroup_impl_sort_key;
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
+    if (g >= p->groups) return INT64_MAX;
+    if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
+    if (p->out_rows[g] <= 0) return INT64_MAX - 1; /* owns nothing: behind those that do */
+    return key == TEGROUP_IMPL_SORT_BY_START ? p->start[g] : p->out_offset[g];
+}
+
+/* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
+TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i, int32_t run, int32_t distance) {
+    int32_t partner = i ^ distance, a, b;
+    int64_t x, y;
+    if (partner < i) return;
+    a = p->order[i];
+    b = p->order[partner];
+    x = tegroup_impl_sort_value(p, key, a);
+    y = tegroup_impl_sort_value(p, key, b);
+    if ((x > y || (x == y && a > b)) == ((i & run) == 0)) {
+        p->order[i] = b;
+        p->order[partner] = a;
+    }
+}
+
+static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_impl_sort_key key) {
+    int32_t extent = tegroup_impl_sort_extent(p->groups), run, distance, i;
+    for (i = 0; i < extent; i++) p->order[i] = i;
+    for (run = 2; run <= extent; run *= 2)
+        for (distance = run / 2; distance > 0; distance /= 2)
+            for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
+}
+
+/* Position i of the sorted groups against the next: cut the one that starts first where the other begins. Returns the
+ * group that was cut, or -1. Only positions are compared, never sizes that another step may just have cut. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i) {
+    int32_t g = p->order[i], next;
+    int64_t room, rows = p->out_rows[g];
+    if (rows <= 0 || i + 1 >= p->groups) return -1;
+    next = p->order[i + 1];
+    if (tegroup_impl_sort_value(p, key, next) >= INT64_MAX - 1) return -1;
+    if (key == TEGROUP_IMPL_SORT_BY_START) {
+        room = p->start[next] - p->start[g];
+        if (rows <= room) return -1;
+        p->out_rows[g] = room;
+    } else {
+        int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
+        room = p->out_offset[next] - p->out_offset[g];
+        if (tegroup_impl_prepare_reach(p, g) <= room) return -1;
+        p->out_rows[g] = ld > 0 ? room / ld : 0;
+    }
+    return g;
+}
+
+static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
+    if (!bits) return;
+    header->status |= bits;
+    if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
+}
+
+/* All steps in order, on the host. */
+static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
+    int32_t g, i;
+    int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
+    for (g = 0; g < p->groups; g++) {
+        int64_t before = carry;
+        carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, before));
+    }
+    if (p->rows.starts) {
+        tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_START);
+        for (i = 0; i < p->groups; i++) {
+            g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_START, i);
+            if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        }
+    }
+    if (p->irregular) {
+        for (g = 0; g < p->groups; g++) tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g));
+        for (g = 0, carry = 0; g < p->groups; g++) {
+            int64_t before = carry;
+            carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(p, g));
+            tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before));
+        }
+        if (p->offsets) {
+            tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_OFFSET);
+            for (i = 0; i < p->groups; i++) {
+                g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_OFFSET, i);
+                if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+            }
+        }
+    }
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
+        int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
+        prefix[0] = 0;
+        for (g = 0; g < p->groups; g++)
+            prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
+    }
+    for (g = 0; g < p->groups; g++) {
+        int64_t rows = tegroup_impl_max(0, p->out_rows[g]);
+        header->rows_total += rows;
+        header->rows_max = tegroup_impl_max(header->rows_max, rows);
+        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, p->start[g] + rows);
+    }
+    tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
+}
+
+static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols, tegroup_error *error) {
+#define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
+    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"), "must be set",
+                      TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64",
+                      TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
+                      TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
+                      TEGROUP_SPACE_HOST, sizes->space);
+    TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"), "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_FIELD("data"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
+                      (uintptr_t)sizes->data % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->starts, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_FIELD("starts"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
+                      (uintptr_t)sizes->starts % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
+    TEGROUP_IMPL_RULE(sizes->alignment >= 0 && sizes->alignment <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("alignment"),
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->alignment);
+    TEGROUP_IMPL_RULE(sizes->stride >= 0 && sizes->stride <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("stride"),
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->stride);
+    TEGROUP_IMPL_RULE(!sizes->starts || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("starts"),
+                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(!sizes->stride || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
+                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->alignment <= 1 || sizes->encoding != TEGROUP_ENCODING_OFFSETS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("alignment"), "does not go with encoding OFFSETS", 1, sizes->alignment);
+    TEGROUP_IMPL_RULE(!sizes->starts || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"), "does not go with starts",
+                      0, sizes->stride);
+    TEGROUP_IMPL_RULE((!sizes->starts && !sizes->stride) || sizes->alignment <= 1, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("alignment"), "does not go with starts or stride", 1, sizes->alignment);
+    TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(!is_cols || (!sizes->starts && !sizes->stride && sizes->alignment <= 1), ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("starts"), "and alignment and stride do not apply to columns", 0, 1);
+#undef TEGROUP_IMPL_FIELD
+    return TEGROUP_OK;
+}
+
+/* Bytes of a size array, for overlap checks. */
+static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+    return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
+}
+
+static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout, tegroup_error *error) {
+    const tegroup_shape *shape;
+    int ragged_cols;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    shape = &desc->shape;
+    ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows", "must be 0 to TEGROUP_MAX_ROWS",
+                      TEGROUP_MAX_ROWS, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.cols", "must be 0 to TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, shape->cols);
+    TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, "shape.elements", "must not be negative", 0, shape->elements);
+    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets", 1, 0);
+    TEGROUP_IMPL_RULE(desc->ld == 0 || (desc->ld >= shape->cols && desc->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, "ld",
+                      "must be 0 or at least shape.cols", shape->cols, desc->ld);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
+    TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space", "must equal space",
+                      desc->space, shape->row_sizes.space);
+    if (ragged_cols) {
+        TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
+        TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space", "must equal space",
+                          desc->space, shape->col_sizes.space);
+    }
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
+                      "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
+    tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot, desc->snapshot_bytes, error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
+                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
+                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
+                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
+                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
+    TEGROUP_IMPL_RULE(!ragged_cols || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
+                                                             tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
+                      ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets, 8 * (int64_t)shape->groups),
+                      ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_layout layout;
+    tegroup_impl_preparation p;
+    tegroup_snapshot_header *header;
+    (void)stream;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+
+    header = (tegroup_snapshot_header *)desc->snapshot;
+    memset(desc->snapshot, 0, layout.total_bytes);
+    header->magic = TEGROUP_SNAPSHOT_MAGIC;
+    header->groups = desc->shape.groups;
+    header->bad_group = -1;
+    header->irregular = tegroup_impl_irregular(&desc->shape);
+    header->capacity_rows = desc->shape.rows;
+    header->capacity_cols = desc->shape.cols;
+    header->capacity_elements = desc->shape.elements;
+    header->ld = desc->ld;
+
+    memset(&p, 0, sizeof p);
+    p.groups = header->groups;
+    p.irregular = header->irregular;
+    p.capacity_rows = header->capacity_rows;
+    p.capacity_cols = header->capacity_cols;
+    p.capacity_elements = header->capacity_elements;
+    p.ld = desc->ld;
+    p.rows = desc->shape.row_sizes;
+    p.cols = desc->shape.col_sizes;
+    p.offsets = desc->shape.offsets;
+    p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
+    p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
+    p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
+    p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
+    if (p.irregular) {
+        p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
+        p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
+    }
+    tegroup_impl_prepare_host(&p, header);
+    return TEGROUP_OK;
+}

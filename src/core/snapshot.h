@@ -8,8 +8,8 @@
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
  *   prefix[6][groups + 1]     int64      sums of ceil(rows / granule) before each group, for the granules below
  *   order[groups]             int32      groups from the largest to the smallest; equal ones by index
- *   cols[groups]              int64      only with col_sizes or offsets: columns of each group
- *   offset[groups]            int64      only with col_sizes or offsets: first element of each group
+ *   cols[groups]              int64      only with col_sizes or elements: columns of each group
+ *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
  * Sizes that lie are clamped so that no access leaves the buffers, and the header's status names the lie. */
 #define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
@@ -39,6 +39,7 @@ typedef struct tegroup_snapshot_header {
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
     int64_t  capacity_elements; /* 0 when regular                                            */
+    int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 
 /* Pointers into a snapshot. */

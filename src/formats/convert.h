@@ -1,1 +1,102 @@
-/* ---- formats/convert ---- */
+/* ---- Conversions ---- */
+
+/* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
+ * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) { uint32_t u; memcpy(&u, &x, sizeof u); return u; }
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) { float x; memcpy(&x, &u, sizeof x); return x; }
+
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_bf16(uint16_t h) { return tegroup_impl_f32_of_bits((uint32_t)h << 16); }
+
+TEGROUP_IMPL_HD uint16_t tegroup_impl_bf16_of_f32(float x) {
+    uint32_t u = tegroup_impl_bits_of_f32(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu, shift;
+    if (magnitude >= 0x7c00u) return tegroup_impl_f32_of_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+    if (magnitude >= 0x0400u) return tegroup_impl_f32_of_bits(sign | ((magnitude << 13) + 0x38000000u));
+    if (magnitude == 0) return tegroup_impl_f32_of_bits(sign);
+    for (shift = 0; !(magnitude & 0x0400u); shift++) magnitude <<= 1; /* subnormal: normalise */
+    return tegroup_impl_f32_of_bits(sign | ((113u - shift) << 23) | ((magnitude & 0x3ffu) << 13));
+}
+
+TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
+    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept, rest, half;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);  /* 65520 and above round to infinity */
+    if (magnitude >= 0x38800000u) {                                   /* 2^-14 and above: normal           */
+        magnitude -= 0x38000000u;
+        return (uint16_t)(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+    }
+    if (magnitude <= 0x33000000u) return (uint16_t)sign;              /* 2^-25 and below round to zero     */
+    shift = 126u - (magnitude >> 23);                                 /* in units of 2^-24                 */
+    magnitude = (magnitude & 0x7fffffu) | 0x800000u;
+    kept = magnitude >> shift;
+    rest = magnitude & ((1u << shift) - 1u);
+    half = 1u << (shift - 1u);
+    return (uint16_t)(sign | (kept + (rest > half || (rest == half && (kept & 1u)))));
+}
+
+/* Round to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
+TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
+    uint64_t u;
+    uint32_t sign, mantissa;
+    int32_t exponent;
+    memcpy(&u, &x, sizeof u);
+    sign = (uint32_t)(u >> 32) & 0x80000000u;
+    exponent = (int32_t)((u >> 52) & 0x7ffu) - 1023 + 127;
+    mantissa = (uint32_t)((u >> 29) & 0x7fffffu);
+    if (((u >> 52) & 0x7ffu) == 0x7ffu)
+        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | mantissa | (u & 0xfffffffffffffull ? 0x400000u : 0u));
+    if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
+    if (exponent <= 0) /* below 2^-126, far below what 16 bits can tell apart except for BF16 subnormals */
+        return exponent < -23 ? tegroup_impl_f32_of_bits(sign | (u << 1 ? 1u : 0u))
+                              : tegroup_impl_f32_of_bits(sign | ((mantissa | 0x800000u) >> (1 - exponent)) | 1u);
+    return tegroup_impl_f32_of_bits(sign | ((uint32_t)exponent << 23) | mantissa | (u & 0x1fffffffull ? 1u : 0u));
+}
+
+TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) { return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16; }
+
+/* One element by type. */
+TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
+    case TEGROUP_DTYPE_F32: return (double)((const float *)data)[i];
+    case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
+    default: return (double)tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    }
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: ((double *)data)[i] = x; break;
+    case TEGROUP_DTYPE_F32: ((float *)data)[i] = (float)x; break;
+    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    }
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: return (float)((const double *)data)[i];
+    case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
+    default: return tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    }
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: ((double *)data)[i] = (double)x; break;
+    case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
+    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(x); break;
+    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    }
+}
+
+/* Sizes and offsets: I32 or I64. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *data, int64_t i) {
+    return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+}

@@ -1,0 +1,135 @@
+/* train_moe's own element-wise arithmetic: what a model needs around the products and the MoE operations.
+ *
+ * Included once with REAL float and once with REAL double; FN(name) adds the type's suffix. <tgmath.h> picks expf or
+ * exp. Loops over rows run in parallel; sums over rows run in order, so that no result depends on the number of threads. */
+
+/* y = x * gain / rms(x), row by row; 1 / rms is kept for the gradient. */
+static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, REAL *y, REAL *inverse_rms)
+{
+    PARALLEL_FOR
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *in = x + r * width;
+        REAL *out = y + r * width;
+        REAL squares = 0;
+        for (int64_t i = 0; i < width; i++) squares += in[i] * in[i];
+        inverse_rms[r] = 1 / sqrt(squares / (REAL)width + (REAL)1e-6);
+        for (int64_t i = 0; i < width; i++) out[i] = in[i] * inverse_rms[r] * gain[i];
+    }
+}
+
+/* grad_gain += the gradient with respect to gain. */
+static void FN(rms_norm_gain)(int64_t rows, int64_t width, const REAL *x, const REAL *inverse_rms, const REAL *grad_y,
+    REAL *grad_gain)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++)
+            grad_gain[i] += grad_y[r * width + i] * x[r * width + i] * inverse_rms[r];
+}
+
+/* grad_x += the gradient with respect to x: the norm sits on a side branch of a residual stream. */
+static void FN(rms_norm_input)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, const REAL *inverse_rms,
+    const REAL *grad_y, REAL *grad_x)
+{
+    PARALLEL_FOR
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *in = x + r * width, *grad = grad_y + r * width;
+        const REAL s = inverse_rms[r];
+        REAL along = 0; /* how much of the gradient only rescales the row, which the norm undoes */
+        for (int64_t i = 0; i < width; i++) along += grad[i] * gain[i] * in[i];
+        along *= s * s * s / (REAL)width;
+        for (int64_t i = 0; i < width; i++) grad_x[r * width + i] += s * gain[i] * grad[i] - along * in[i];
+    }
+}
+
+static void FN(add)(int64_t count, const REAL *x, REAL *sum)
+{
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) sum[i] += x[i];
+}
+
+/* embedded[i] = table[bytes[i]]: a window's rows lie side by side and so form its input. */
+static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *table, REAL *embedded)
+{
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++)
+        memcpy(embedded + i * width, table + bytes[i] * width, (size_t)width * sizeof(REAL));
+}
+
+static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded, REAL *grad_table)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < width; j++) grad_table[bytes[i] * width + j] += grad_embedded[i * width + j];
+}
+
+/* row_loss[r] = -log softmax(logits[r])[target[r]]; grad_logits = scale * its gradient, unless grad_logits is NULL.
+ * A negative target is a row that does not count. */
+static void FN(cross_entropy)(int64_t rows, int64_t classes, const REAL *logits, const int32_t *target, REAL scale,
+    double *row_loss, REAL *grad_logits)
+{
+    PARALLEL_FOR
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *row = logits + r * classes;
+        REAL *grad = grad_logits ? grad_logits + r * classes : NULL;
+        row_loss[r] = 0;
+        if (target[r] < 0) {
+            for (int64_t c = 0; grad && c < classes; c++) grad[c] = 0;
+            continue;
+        }
+        REAL largest = row[0], sum = 0;
+        for (int64_t c = 1; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
+        for (int64_t c = 0; c < classes; c++) {
+            REAL e = exp(row[c] - largest);
+            if (grad) grad[c] = e;
+            sum += e;
+        }
+        row_loss[r] = (double)(log(sum) - (row[target[r]] - largest));
+        if (!grad) continue;
+        for (int64_t c = 0; c < classes; c++) grad[c] *= scale / sum;
+        grad[target[r]] -= scale;
+    }
+}
+
+/* One step of Adam (Kingma and Ba 2015, algorithm 1). `rate` holds the corrections for the moments' early bias;
+ * the gradient is cleared for the next step. */
+static void FN(adam)(int64_t count, REAL rate, REAL keep_mean, REAL keep_square, REAL tiny, REAL *grad, REAL *mean,
+    REAL *square, REAL *value)
+{
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        mean[i] = keep_mean * mean[i] + (1 - keep_mean) * grad[i];
+        square[i] = keep_square * square[i] + (1 - keep_square) * grad[i] * grad[i];
+        value[i] -= rate * mean[i] / (sqrt(square[i]) + tiny);
+        grad[i] = 0;
+    }
+}
+
+/* Uniform values of the given spread (standard deviation), from a generator of its own for each tensor. */
+static void FN(fill_random)(int64_t count, double spread, uint64_t seed, REAL *values)
+{
+    for (int64_t i = 0; i < count; i++) values[i] = (REAL)(spread * sqrt(12.0) * (random_unit(&seed) - 0.5));
+}
+
+static void FN(fill)(int64_t count, double value, REAL *values)
+{
+    for (int64_t i = 0; i < count; i++) values[i] = (REAL)value;
+}
+
+/* What the router's backward pass differentiates, with the choice of experts given instead of made: each token's
+ * weights, and the load-balancing loss. Only the gradient check holds the choice fixed. */
+static void FN(route_given)(int64_t tokens, int64_t experts, int64_t choices, double balance, const REAL *probabilities,
+    const int32_t *indices, const int64_t *counts, REAL *weights, double *balance_loss)
+{
+    for (int64_t t = 0; t < tokens; t++) {
+        REAL sum = 0;
+        for (int64_t j = 0; j < choices; j++) sum += probabilities[t * experts + indices[t * choices + j]];
+        for (int64_t j = 0; j < choices; j++)
+            weights[t * choices + j] = probabilities[t * experts + indices[t * choices + j]] / sum;
+    }
+    *balance_loss = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        double probability = 0;
+        for (int64_t t = 0; t < tokens; t++) probability += (double)probabilities[t * experts + e];
+        *balance_loss += balance * (double)experts * ((double)counts[e] / (double)(tokens * choices))
+            * (probability / (double)tokens);
+    }
+}

@@ -1,0 +1,639 @@
+/* train_moe's model: a byte-level language model whose depth is made of mixture-of-experts blocks.
+ *
+ *     window of bytes -> embed -> project -> [ x + moe(norm(x)) ] per block -> norm -> head -> next byte
+ *     moe(h) = route h to 2 of 8 experts, permute, fc1, SwiGLU, fc2, combine
+ *
+ * A `model` holds what is learnt; a `pass` holds the plans and buffers that run it on a fixed number of windows. Both
+ * are made once: a training step only fills the windows in and calls the stages below. Every product goes through
+ * tegroup_gemm, the dense ones as a single group. Buffers carry their dtype, so that the very code that trains in FP32
+ * has its gradients checked in FP64. */
+
+#if defined(_OPENMP)
+#define PARALLEL_FOR _Pragma("omp parallel for schedule(static)")
+#else
+#define PARALLEL_FOR
+#endif
+
+enum { BYTE_VALUES = 256, MAX_BLOCKS = 4, MAX_PARAMETERS = 5 + 4 * MAX_BLOCKS };
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* SplitMix64 (Steele, Lea and Flood 2014): one word of state, and good enough to draw weights and windows. */
+static uint64_t random_bits(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+static double random_unit(uint64_t *state) { return (double)(random_bits(state) >> 11) * 0x1p-53; }
+
+static int64_t random_below(uint64_t *state, int64_t bound) { return (int64_t)(random_unit(state) * (double)bound); }
+
+#define REAL float
+#define FN(name) name##_f32
+#include "train_moe_math.h"
+#undef REAL
+#undef FN
+#define REAL double
+#define FN(name) name##_f64
+#include "train_moe_math.h"
+#undef REAL
+#undef FN
+
+/* Call the version of an element-wise stage for the buffers' type. */
+#define BY_TYPE(dtype, name, ...) \
+    ((dtype) == TEGROUP_DTYPE_F64 ? name##_f64(__VA_ARGS__) : name##_f32(__VA_ARGS__))
+
+/* ---- Errors and memory ---- */
+
+/* A refused call is a bug in this program: say which rule it broke, and stop. */
+static void must(tegroup_status status, const tegroup_error *error)
+{
+    char text[512];
+    if (status == TEGROUP_OK) return;
+    tegroup_error_text(error, text, sizeof text);
+    fprintf(stderr, "train_moe: %s\n", text);
+    exit(1);
+}
+
+/* Allocations that are freed together. Each begins with a link to the one before it. */
+typedef struct memory {
+    void *last;
+} memory;
+
+static void *allocate(memory *owner, size_t bytes)
+{
+    void *block = NULL;
+    if (posix_memalign(&block, TEGROUP_ALIGNMENT, TEGROUP_ALIGNMENT + bytes) != 0) {
+        fprintf(stderr, "train_moe: out of memory\n");
+        exit(1);
+    }
+    memset(block, 0, TEGROUP_ALIGNMENT + bytes);
+    memcpy(block, &owner->last, sizeof owner->last);
+    owner->last = block;
+    return (char *)block + TEGROUP_ALIGNMENT;
+}
+
+static void release(memory *owner)
+{
+    while (owner->last) {
+        void *block = owner->last;
+        memcpy(&owner->last, block, sizeof owner->last);
+        free(block);
+    }
+}
+
+static tegroup_matrix make_matrix(memory *owner, tegroup_dtype dtype, int64_t rows, int64_t cols)
+{
+    tegroup_matrix m = { .rows = rows, .cols = cols, .dtype = dtype };
+    m.data = allocate(owner, (size_t)(rows * cols) * (size_t)tegroup_dtype_bits(dtype) / 8);
+    return m;
+}
+
+/* ---- What is learnt ---- */
+
+typedef struct settings {
+    tegroup_dtype   dtype;
+    tegroup_compute compute;
+    int64_t context, embed, width, hidden; /* bytes a window, and the widths of a byte, the stream and an expert */
+    int32_t blocks, experts, choices;      /* choices: experts that each token takes                             */
+    int32_t threads;                       /* 0 = all                                                            */
+    double  balance;                       /* weight of the load-balancing loss                                  */
+} settings;
+
+typedef struct parameter {
+    char    name[32];
+    int32_t rank;
+    int64_t shape[3];
+    int64_t elements;
+    void   *value, *grad, *mean, *square; /* mean and square: Adam's moments of the gradient */
+} parameter;
+
+typedef struct block_parameters {
+    parameter norm, router, fc1, fc2;
+} block_parameters;
+
+typedef struct model {
+    settings         s;
+    memory           owner;
+    parameter        embedding, projection, final_norm, head, head_bias;
+    block_parameters block[MAX_BLOCKS];
+    parameter       *all[MAX_PARAMETERS];
+    int              count;
+    int64_t          updates; /* steps of Adam so far */
+} model;
+
+/* A parameter of shape [d0, d1, d2], leading zeros left out. */
+static void add_parameter(model *m, parameter *p, const char *name, int64_t d0, int64_t d1, int64_t d2)
+{
+    const int64_t shape[3] = { d0, d1, d2 };
+    p->elements = 1;
+    for (int i = 0; i < 3; i++)
+        if (shape[i]) {
+            p->shape[p->rank++] = shape[i];
+            p->elements *= shape[i];
+        }
+    snprintf(p->name, sizeof p->name, "%s", name);
+    void **buffers[] = { &p->value, &p->grad, &p->mean, &p->square };
+    for (int i = 0; i < 4; i++)
+        *buffers[i] = make_matrix(&m->owner, m->s.dtype, p->elements, 1).data;
+    m->all[m->count++] = p;
+}
+
+static void add_block_parameter(model *m, int block, parameter *p, const char *name, int64_t d0, int64_t d1, int64_t d2)
+{
+    char full[sizeof p->name];
+    snprintf(full, sizeof full, "block%d.%s", block, name);
+    add_parameter(m, p, full, d0, d1, d2);
+}
+
+static void declare_parameters(model *m)
+{
+    const settings *s = &m->s;
+    add_parameter(m, &m->embedding, "embedding", 0, BYTE_VALUES, s->embed);
+    add_parameter(m, &m->projection, "projection", 0, s->width, s->context * s->embed);
+    for (int b = 0; b < s->blocks; b++) {
+        block_parameters *p = &m->block[b];
+        add_block_parameter(m, b, &p->norm, "norm", 0, 0, s->width);
+        add_block_parameter(m, b, &p->router, "router", 0, s->experts, s->width);
+        add_block_parameter(m, b, &p->fc1, "fc1", s->experts, 2 * s->hidden, s->width);
+        add_block_parameter(m, b, &p->fc2, "fc2", s->experts, s->width, s->hidden);
+    }
+    add_parameter(m, &m->final_norm, "final_norm", 0, 0, s->width);
+    add_parameter(m, &m->head, "head", 0, BYTE_VALUES, s->width);
+    add_parameter(m, &m->head_bias, "head_bias", 0, 0, BYTE_VALUES);
+}
+
+/* Matrices start with the spread that keeps their output as wide as their input, gains at one, biases at zero. Routers
+ * and the head start small, so that no expert and no byte is favoured before there is a reason. */
+static void initialise(model *m, uint64_t seed)
+{
+    for (int i = 0; i < m->count; i++) {
+        parameter *p = m->all[i];
+        uint64_t own_seed = random_bits(&seed);
+        double spread = 1 / sqrt((double)p->shape[p->rank - 1]);
+        if (p == &m->embedding) spread = 1;
+        if (p == &m->head || strstr(p->name, "router")) spread *= 0.3;
+        if (p->rank > 1) BY_TYPE(m->s.dtype, fill_random, p->elements, spread, own_seed, p->value);
+        else BY_TYPE(m->s.dtype, fill, p->elements, p == &m->head_bias ? 0 : 1, p->value);
+    }
+}
+
+static void model_make(model *m, const settings *s, uint64_t seed)
+{
+    memset(m, 0, sizeof *m);
+    m->s = *s;
+    declare_parameters(m);
+    initialise(m, seed);
+}
+
+static int64_t model_elements(const model *m)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < m->count; i++) sum += m->all[i]->elements;
+    return sum;
+}
+
+/* One step of Adam with the gradients gathered since the last one. */
+static void update(model *m, double rate)
+{
+    const double keep_mean = 0.9, keep_square = 0.99;
+    const double step = (double)++m->updates;
+    const double corrected = rate * sqrt(1 - pow(keep_square, step)) / (1 - pow(keep_mean, step));
+    for (int i = 0; i < m->count; i++) {
+        parameter *p = m->all[i];
+        BY_TYPE(m->s.dtype, adam, p->elements, corrected, keep_mean, keep_square, 1e-8, p->grad, p->mean, p->square,
+            p->value);
+    }
+}
+
+/* ---- Products ---- */
+
+typedef struct product {
+    tegroup_gemm_desc desc;
+    tegroup_plan      plan;
+    double            flop;
+} product;
+
+/* The three products that a weight takes part in. */
+typedef struct linear {
+    product forward, dgrad, wgrad;
+} linear;
+
+/* One block's buffers. Those of the forward pass stay until the backward pass has read them. */
+typedef struct block {
+    block_parameters *weights;
+    linear         router, fc1, fc2;
+    tegroup_matrix normed, inverse_rms;                              /* [tokens, ...]                     */
+    tegroup_matrix logits, probabilities, choice_weights, indices, counts;
+    tegroup_matrix row_of_slot, slot_of_row;                         /* the permutation, both ways        */
+    tegroup_matrix permuted, gate_up, activated, expert_output;      /* [rows = tokens * choices, ...]    */
+    tegroup_shape  routed;                                           /* the rows, by expert               */
+    void          *snapshot;
+    size_t         snapshot_bytes;
+    double         balance_loss;
+} block;
+
+/* Gradients live only from one stage to the next, so that all blocks share one set. */
+typedef struct gradients {
+    tegroup_matrix embedded, stream, normed, logits, router_logits, choice_weights;
+    tegroup_matrix expert_output, activated, gate_up, permuted;
+} gradients;
+
+typedef struct pass {
+    model         *m;
+    memory         owner;
+    int64_t        tokens;
+    uint8_t       *bytes;    /* [tokens, context]: the windows                                   */
+    int32_t       *targets;  /* [tokens]: the byte after each window; -1 = none                  */
+    double        *row_loss; /* [tokens]                                                         */
+    linear         projection, head;
+    tegroup_matrix embedded, stream[MAX_BLOCKS + 1], normed, inverse_rms, logits;
+    block          block[MAX_BLOCKS];
+    gradients      grad;
+    void          *workspace;
+    size_t         workspace_bytes;
+    double         gemm_flop, gemm_seconds;
+    int            keep_routing;                /* gradient check: take the experts of the last pass again */
+    tegroup_matrix spare_indices, spare_counts; /* where the router's own choice goes meanwhile            */
+} pass;
+
+/* An operand of `groups` matrices: a weight, a bias, or with one group a dense activation. */
+static tegroup_tensor uniform(tegroup_dtype dtype, int64_t groups, int64_t rows, int64_t cols, void *data)
+{
+    tegroup_tensor t = { .dtype = dtype, .data = data };
+    t.shape.groups = (int32_t)groups;
+    t.shape.rows = rows;
+    t.shape.cols = cols;
+    return t;
+}
+
+/* An activation: `rows` says which rows belong to which group. */
+static tegroup_tensor activation(const tegroup_shape *rows, tegroup_matrix m)
+{
+    tegroup_tensor t = { .dtype = m.dtype, .data = m.data, .shape = *rows };
+    t.shape.cols = m.cols;
+    return t;
+}
+
+static void plan_product(pass *p, product *q, tegroup_op op, double rows, double n, double k)
+{
+    tegroup_error error;
+    q->desc.struct_size = sizeof q->desc;
+    q->desc.op = op;
+    q->desc.space = TEGROUP_SPACE_HOST;
+    q->desc.compute = p->m->s.compute;
+    q->desc.threads = p->m->s.threads;
+    must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
+    q->flop = 2 * rows * n * k;
+    if (p->workspace_bytes < q->plan.workspace.total_bytes)
+        p->workspace_bytes = q->plan.workspace.total_bytes;
+}
+
+/* Plan y = x weight^T (+ bias) and its gradients. Weight gradients add up over micro-batches; grad_x is overwritten,
+ * or added to where another branch has already written its part. */
+static void plan_linear(pass *p, linear *l, const tegroup_shape *rows, const parameter *weight, const parameter *bias,
+    tegroup_matrix x, tegroup_matrix y, tegroup_matrix grad_x, tegroup_matrix grad_y, int add_to_grad_x)
+{
+    const tegroup_dtype dtype = p->m->s.dtype;
+    const int64_t groups = rows->groups, n = y.cols, k = x.cols;
+    const tegroup_tensor w = uniform(dtype, groups, n, k, weight->value);
+
+    l->forward.desc.a = activation(rows, x);
+    l->forward.desc.b = w;
+    l->forward.desc.d = activation(rows, y);
+    if (bias) l->forward.desc.bias = uniform(dtype, groups, 1, n, bias->value);
+
+    l->dgrad.desc.a = activation(rows, grad_y);
+    l->dgrad.desc.b = w;
+    l->dgrad.desc.d = activation(rows, grad_x);
+    l->dgrad.desc.accumulate = add_to_grad_x;
+
+    l->wgrad.desc.a = activation(rows, grad_y);
+    l->wgrad.desc.b = activation(rows, x);
+    l->wgrad.desc.d = uniform(dtype, groups, n, k, weight->grad);
+    l->wgrad.desc.accumulate = 1;
+    if (bias) l->wgrad.desc.bias = uniform(dtype, groups, 1, n, bias->grad);
+
+    plan_product(p, &l->forward, TEGROUP_OP_FORWARD, (double)rows->rows, (double)n, (double)k);
+    plan_product(p, &l->dgrad, TEGROUP_OP_DGRAD, (double)rows->rows, (double)n, (double)k);
+    plan_product(p, &l->wgrad, TEGROUP_OP_WGRAD, (double)rows->rows, (double)n, (double)k);
+}
+
+static void multiply(pass *p, product *q)
+{
+    tegroup_error error;
+    const double start = seconds();
+    q->desc.workspace = p->workspace;
+    q->desc.workspace_bytes = p->workspace_bytes;
+    must(tegroup_gemm(&q->plan, &q->desc, NULL, &error), &error);
+    p->gemm_seconds += seconds() - start;
+    p->gemm_flop += q->flop;
+}
+
+/* ---- Making a pass ---- */
+
+static void make_gradients(pass *p)
+{
+    const settings *s = &p->m->s;
+    const int64_t tokens = p->tokens, rows = tokens * s->choices;
+    gradients *g = &p->grad;
+    g->embedded       = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
+    g->stream         = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    g->normed         = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    g->logits         = make_matrix(&p->owner, s->dtype, tokens, BYTE_VALUES);
+    g->router_logits  = make_matrix(&p->owner, s->dtype, tokens, s->experts);
+    g->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
+    g->expert_output  = make_matrix(&p->owner, s->dtype, rows, s->width);
+    g->activated      = make_matrix(&p->owner, s->dtype, rows, s->hidden);
+    g->gate_up        = make_matrix(&p->owner, s->dtype, rows, 2 * s->hidden);
+    g->permuted       = make_matrix(&p->owner, s->dtype, rows, s->width);
+}
+
+/* The shape of the routed rows: their sizes are the router's counts, their snapshot is made anew for each routing. */
+static void make_routed_shape(pass *p, block *b)
+{
+    tegroup_error error;
+    tegroup_layout layout;
+    b->routed.groups = p->m->s.experts;
+    b->routed.rows = p->tokens * p->m->s.choices;
+    b->routed.cols = p->m->s.width;
+    b->routed.row_sizes.data = b->counts.data;
+    b->routed.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    b->routed.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    b->routed.row_sizes.space = TEGROUP_SPACE_HOST;
+    must(tegroup_snapshot_layout(&b->routed, &layout, &error), &error);
+    b->snapshot_bytes = layout.total_bytes;
+    b->snapshot = allocate(&p->owner, layout.total_bytes);
+    b->routed.snapshot = b->snapshot;
+}
+
+static void make_block(pass *p, int index, const tegroup_shape *dense)
+{
+    const settings *s = &p->m->s;
+    const int64_t tokens = p->tokens, rows = tokens * s->choices;
+    block *b = &p->block[index];
+    b->weights        = &p->m->block[index];
+    b->normed         = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    b->inverse_rms    = make_matrix(&p->owner, s->dtype, tokens, 1);
+    b->logits         = make_matrix(&p->owner, s->dtype, tokens, s->experts);
+    b->probabilities  = make_matrix(&p->owner, s->dtype, tokens, s->experts);
+    b->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
+    b->indices        = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
+    b->counts         = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
+    b->row_of_slot    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, tokens, s->choices);
+    b->slot_of_row    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, rows);
+    b->permuted       = make_matrix(&p->owner, s->dtype, rows, s->width);
+    b->gate_up        = make_matrix(&p->owner, s->dtype, rows, 2 * s->hidden);
+    b->activated      = make_matrix(&p->owner, s->dtype, rows, s->hidden);
+    b->expert_output  = make_matrix(&p->owner, s->dtype, rows, s->width);
+    make_routed_shape(p, b);
+
+    const gradients *g = &p->grad;
+    plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);
+    plan_linear(p, &b->fc1, &b->routed, &b->weights->fc1, NULL, b->permuted, b->gate_up, g->permuted, g->gate_up, 0);
+    plan_linear(p, &b->fc2, &b->routed, &b->weights->fc2, NULL, b->activated, b->expert_output, g->activated,
+        g->expert_output, 0);
+}
+
+/* Everything that running the model on `tokens` windows needs. */
+static pass *pass_make(model *m, int64_t tokens)
+{
+    const settings *s = &m->s;
+    memory owner = { NULL };
+    pass *p = allocate(&owner, sizeof *p);
+    const tegroup_shape dense = uniform(s->dtype, 1, tokens, 0, NULL).shape;
+    p->m = m;
+    p->tokens = tokens;
+    p->owner = owner;
+    p->bytes = allocate(&p->owner, (size_t)(tokens * s->context));
+    p->targets = allocate(&p->owner, (size_t)tokens * sizeof *p->targets);
+    p->row_loss = allocate(&p->owner, (size_t)tokens * sizeof *p->row_loss);
+    p->embedded = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
+    for (int b = 0; b <= s->blocks; b++) p->stream[b] = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    p->normed = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    p->inverse_rms = make_matrix(&p->owner, s->dtype, tokens, 1);
+    p->logits = make_matrix(&p->owner, s->dtype, tokens, BYTE_VALUES);
+    p->spare_indices = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
+    p->spare_counts = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
+    make_gradients(p);
+    for (int b = 0; b < s->blocks; b++) make_block(p, b, &dense);
+    plan_linear(p, &p->projection, &dense, &m->projection, NULL, p->embedded, p->stream[0], p->grad.embedded,
+        p->grad.stream, 0);
+    plan_linear(p, &p->head, &dense, &m->head, &m->head_bias, p->normed, p->logits, p->grad.normed, p->grad.logits, 0);
+    p->workspace = allocate(&p->owner, p->workspace_bytes);
+    return p;
+}
+
+static void pass_release(pass *p)
+{
+    memory owner = p->owner; /* the pass itself lies in the memory that is released */
+    release(&owner);
+}
+
+/* ---- Forward ---- */
+
+/* Window t becomes the `context` bytes before text[position], and its target that byte. */
+static void set_window(pass *p, int64_t t, const uint8_t *text, int64_t position)
+{
+    const int64_t context = p->m->s.context;
+    memcpy(p->bytes + t * context, text + position - context, (size_t)context);
+    p->targets[t] = text[position];
+}
+
+static void embed_windows(pass *p)
+{
+    const settings *s = &p->m->s;
+    BY_TYPE(s->dtype, embed, p->tokens * s->context, s->embed, p->bytes, p->m->embedding.value, p->embedded.data);
+}
+
+/* Scores, then each token's experts and their weights. */
+static void route(pass *p, block *b)
+{
+    const settings *s = &p->m->s;
+    tegroup_error error;
+    multiply(p, &b->router.forward);
+    tegroup_router_desc desc = {
+        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST,
+        .experts = s->experts, .k = s->choices, .normalize = 1,
+        .logits = b->logits, .probabilities = b->probabilities, .weights = b->choice_weights,
+        .indices = p->keep_routing ? p->spare_indices : b->indices,
+        .counts = p->keep_routing ? p->spare_counts : b->counts,
+        .balance_coefficient = s->balance, .balance_loss = &b->balance_loss
+    };
+    must(tegroup_router(&desc, NULL, &error), &error);
+    if (p->keep_routing)
+        BY_TYPE(s->dtype, route_given, p->tokens, s->experts, s->choices, s->balance, b->probabilities.data,
+            b->indices.data, b->counts.data, b->choice_weights.data, &b->balance_loss);
+}
+
+/* The routing as rows sorted by expert: the snapshot, and where each token's copies go. */
+static void group_by_expert(block *b)
+{
+    tegroup_error error;
+    const tegroup_prepare_desc prepare = {
+        .struct_size = sizeof prepare, .space = TEGROUP_SPACE_HOST, .shape = b->routed,
+        .snapshot = b->snapshot, .snapshot_bytes = b->snapshot_bytes
+    };
+    must(tegroup_prepare(&prepare, NULL, &error), &error);
+    const tegroup_permutation_desc permutation = {
+        .struct_size = sizeof permutation, .space = TEGROUP_SPACE_HOST, .shape = b->routed,
+        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
+    };
+    must(tegroup_permutation_make(&permutation, NULL, &error), &error);
+}
+
+/* fc1, SwiGLU and fc2 on the rows of each expert. */
+static void run_experts(pass *p, block *b)
+{
+    tegroup_error error;
+    const tegroup_permute_desc permute = {
+        .struct_size = sizeof permute, .space = TEGROUP_SPACE_HOST, .k = p->m->s.choices,
+        .tokens = b->normed, .slot_of_row = b->slot_of_row, .permuted = b->permuted
+    };
+    const tegroup_activation_desc swiglu = {
+        .struct_size = sizeof swiglu, .space = TEGROUP_SPACE_HOST, .activation = TEGROUP_ACTIVATION_SWIGLU,
+        .snapshot = b->snapshot, .input = b->gate_up, .output = b->activated
+    };
+    must(tegroup_permute(&permute, NULL, &error), &error);
+    multiply(p, &b->fc1.forward);
+    must(tegroup_activation_forward(&swiglu, NULL, &error), &error);
+    multiply(p, &b->fc2.forward);
+}
+
+/* stream[index + 1] = stream[index] + moe(norm(stream[index])) */
+static void block_forward(pass *p, int index)
+{
+    const settings *s = &p->m->s;
+    block *b = &p->block[index];
+    tegroup_error error;
+    BY_TYPE(s->dtype, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value, b->normed.data,
+        b->inverse_rms.data);
+    route(p, b);
+    group_by_expert(b);
+    run_experts(p, b);
+    const tegroup_combine_desc combine = {
+        .struct_size = sizeof combine, .space = TEGROUP_SPACE_HOST, .permuted = b->expert_output,
+        .row_of_slot = b->row_of_slot, .weights = b->choice_weights, .tokens = p->stream[index + 1]
+    };
+    must(tegroup_combine(&combine, NULL, &error), &error);
+    BY_TYPE(s->dtype, add, p->tokens * s->width, p->stream[index].data, p->stream[index + 1].data);
+}
+
+/* Logits from embedded windows. Bypassing leaves the blocks' contributions out of the stream. */
+static void forward(pass *p, int bypass_blocks)
+{
+    const settings *s = &p->m->s;
+    const tegroup_matrix *last = &p->stream[bypass_blocks ? 0 : s->blocks];
+    multiply(p, &p->projection.forward);
+    for (int b = 0; b < s->blocks && !bypass_blocks; b++) block_forward(p, b);
+    BY_TYPE(s->dtype, rms_norm, p->tokens, s->width, last->data, p->m->final_norm.value, p->normed.data,
+        p->inverse_rms.data);
+    multiply(p, &p->head.forward);
+}
+
+/* Sum of the windows' losses, and `scale` times its gradient where scale is not 0. */
+static double cross_entropy(pass *p, double scale)
+{
+    double sum = 0;
+    void *grad_logits = scale != 0 ? p->grad.logits.data : NULL;
+    BY_TYPE(p->m->s.dtype, cross_entropy, p->tokens, BYTE_VALUES, p->logits.data, p->targets, scale, p->row_loss,
+        grad_logits);
+    for (int64_t t = 0; t < p->tokens; t++) sum += p->row_loss[t];
+    return sum;
+}
+
+static double balance_loss(const pass *p)
+{
+    double sum = 0;
+    for (int b = 0; b < p->m->s.blocks; b++) sum += p->block[b].balance_loss;
+    return sum;
+}
+
+/* ---- Backward ---- */
+
+static void norm_backward(pass *p, tegroup_matrix x, tegroup_matrix inverse_rms, const parameter *gain)
+{
+    const settings *s = &p->m->s;
+    BY_TYPE(s->dtype, rms_norm_gain, p->tokens, s->width, x.data, inverse_rms.data, p->grad.normed.data, gain->grad);
+    BY_TYPE(s->dtype, rms_norm_input, p->tokens, s->width, x.data, gain->value, inverse_rms.data, p->grad.normed.data,
+        p->grad.stream.data);
+}
+
+/* From the stream's gradient to those of the experts' outputs and of the weights that combined them. */
+static void combine_backward(pass *p, block *b)
+{
+    tegroup_error error;
+    const tegroup_combine_backward_desc desc = {
+        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST, .grad_tokens = p->grad.stream,
+        .permuted = b->expert_output, .row_of_slot = b->row_of_slot, .weights = b->choice_weights,
+        .grad_permuted = p->grad.expert_output, .grad_weights = p->grad.choice_weights
+    };
+    must(tegroup_combine_backward(&desc, NULL, &error), &error);
+}
+
+/* fc2, SwiGLU and fc1 backwards; each token's gradient is the sum over its copies. */
+static void experts_backward(pass *p, block *b)
+{
+    tegroup_error error;
+    const tegroup_activation_backward_desc swiglu = {
+        .struct_size = sizeof swiglu, .space = TEGROUP_SPACE_HOST, .activation = TEGROUP_ACTIVATION_SWIGLU,
+        .snapshot = b->snapshot, .input = b->gate_up, .grad_output = p->grad.activated, .grad_input = p->grad.gate_up
+    };
+    const tegroup_combine_desc sum_copies = {
+        .struct_size = sizeof sum_copies, .space = TEGROUP_SPACE_HOST, .permuted = p->grad.permuted,
+        .row_of_slot = b->row_of_slot, .tokens = p->grad.normed
+    };
+    multiply(p, &b->fc2.wgrad);
+    multiply(p, &b->fc2.dgrad);
+    must(tegroup_activation_backward(&swiglu, NULL, &error), &error);
+    multiply(p, &b->fc1.wgrad);
+    multiply(p, &b->fc1.dgrad);
+    must(tegroup_combine(&sum_copies, NULL, &error), &error);
+}
+
+/* The router's part of grad.normed is added to the experts'. `share` scales the load-balancing loss, as the logits'
+ * gradient scales the other one. */
+static void router_backward(pass *p, block *b, double share)
+{
+    const settings *s = &p->m->s;
+    tegroup_error error;
+    const tegroup_router_backward_desc desc = {
+        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST,
+        .experts = s->experts, .k = s->choices, .normalize = 1,
+        .probabilities = b->probabilities, .indices = b->indices, .counts = b->counts,
+        .grad_weights = p->grad.choice_weights, .grad_logits = p->grad.router_logits,
+        .balance_coefficient = s->balance, .loss_scale = share
+    };
+    must(tegroup_router_backward(&desc, NULL, &error), &error);
+    multiply(p, &b->router.wgrad);
+    multiply(p, &b->router.dgrad);
+}
+
+/* Gradients of everything, added to what the parameters hold; cross_entropy must have left those of the logits. */
+static void backward(pass *p, double share)
+{
+    const settings *s = &p->m->s;
+    multiply(p, &p->head.wgrad);
+    multiply(p, &p->head.dgrad);
+    BY_TYPE(s->dtype, fill, p->tokens * s->width, 0, p->grad.stream.data);
+    norm_backward(p, p->stream[s->blocks], p->inverse_rms, &p->m->final_norm);
+    for (int i = s->blocks - 1; i >= 0; i--) {
+        block *b = &p->block[i];
+        combine_backward(p, b);
+        experts_backward(p, b);
+        router_backward(p, b, share);
+        norm_backward(p, p->stream[i], b->inverse_rms, &b->weights->norm);
+    }
+    multiply(p, &p->projection.wgrad);
+    multiply(p, &p->projection.dgrad);
+    BY_TYPE(s->dtype, embed_backward, p->tokens * s->context, s->embed, p->bytes, p->grad.embedded.data,
+        p->m->embedding.grad);
+}

@@ -1,0 +1,63 @@
+/* Calls every function of the library, once well and, where a status is returned, once badly, and exits 1 if any of them
+ * did not do what it should: 2 if they did and something was allocated, freed or read from the environment meanwhile. */
+#define TEGROUP_EXTERN
+#include "tegroup.h"
+#include "world.h"
+#include <stdio.h>
+
+void side_effects_begin(void);
+long side_effects_end(void);
+
+static world w;
+static int   wrong;
+
+static void must(int holds, int line) {
+    if (!holds && wrong == 0) wrong = line;
+}
+#define MUST(holds) must((holds) != 0, __LINE__)
+#define BOTH(good, bad) (MUST((good) == TEGROUP_OK), MUST((bad) != TEGROUP_OK), MUST(tegroup_error_text(&error, text, sizeof text) > 0))
+
+int main(void) {
+    tegroup_error error;
+    char          text[4096];
+    int32_t       count;
+    long          calls;
+
+    if (world_make(&w, &error) != TEGROUP_OK) return 1;
+    side_effects_begin();
+    MUST(tegroup_version() == TEGROUP_VERSION);
+    MUST(tegroup_status_name(TEGROUP_OK) && tegroup_status_string(TEGROUP_OK) && tegroup_dtype_name(TEGROUP_DTYPE_BF16));
+    MUST(tegroup_op_name(TEGROUP_OP_WGRAD) && tegroup_backend_name(TEGROUP_BACKEND_CPU) && tegroup_dtype_bits(TEGROUP_DTYPE_BF16) == 16);
+    MUST(tegroup_scaling_info(TEGROUP_SCALING_MXFP8));
+    MUST(tegroup_backend_rules(&count) && count > 0);
+    MUST(tegroup_quirks(&count) && count > 0);
+    BOTH(tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, 200, 300, &w.extent, &error), tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, -1, 1, &w.extent, &error));
+    MUST(tegroup_scale_index(TEGROUP_SCALING_MXFP8, &w.extent, 1, 1) > 0);
+    BOTH(tegroup_snapshot_layout(&w.prepare.shape, &w.layout, &error), tegroup_snapshot_layout(NULL, &w.layout, &error));
+    BOTH(tegroup_cublaslt_setup_layout(EXPERTS, &w.layout, &error), tegroup_cublaslt_setup_layout(-1, &w.layout, &error));
+    MUST(tegroup_layout_text(&w.layout, text, sizeof text) > 0);
+    BOTH(tegroup_prepare(&w.prepare, NULL, &error), tegroup_prepare(NULL, NULL, &error));
+    BOTH(tegroup_prepare(&w.irregular, NULL, &error), tegroup_prepare(NULL, NULL, &error));
+    MUST(tegroup_snapshot_read(w.snapshot).header);
+    BOTH(tegroup_gemm_problem(&w.wgrad, &w.problem, &error), tegroup_gemm_problem(NULL, &w.problem, &error));
+    BOTH(tegroup_explain(&w.dgrad, &w.target, w.verdicts, &error), tegroup_explain(NULL, NULL, w.verdicts, &error));
+    MUST(tegroup_verdict_text(&w.verdicts[0], text, sizeof text) > 0);
+    BOTH(tegroup_plan_make(&w.forward, NULL, &w.plan, &error), tegroup_plan_make(NULL, NULL, &w.plan, &error));
+    BOTH(tegroup_gemm_check(&w.forward_plan, &w.forward, &error), tegroup_gemm_check(&w.forward_plan, NULL, &error));
+    BOTH(tegroup_gemm(&w.forward_plan, &w.forward, NULL, &error), tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, &error));
+    BOTH(tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, &error), tegroup_gemm(&w.dgrad_plan, &w.wgrad, NULL, &error));
+    BOTH(tegroup_gemm(&w.wgrad_plan, &w.wgrad, NULL, &error), tegroup_gemm(&w.wgrad_plan, &w.forward, NULL, &error));
+    BOTH(tegroup_activation_forward(&w.activation, NULL, &error), tegroup_activation_forward(NULL, NULL, &error));
+    BOTH(tegroup_activation_backward(&w.activation_backward, NULL, &error), tegroup_activation_backward(NULL, NULL, &error));
+    BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));
+    BOTH(tegroup_router_backward(&w.router_backward, NULL, &error), tegroup_router_backward(NULL, NULL, &error));
+    BOTH(tegroup_permutation_make(&w.permutation, NULL, &error), tegroup_permutation_make(NULL, NULL, &error));
+    BOTH(tegroup_permute(&w.permute, NULL, &error), tegroup_permute(NULL, NULL, &error));
+    BOTH(tegroup_combine(&w.combine, NULL, &error), tegroup_combine(NULL, NULL, &error));
+    BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));
+    calls = side_effects_end();
+
+    if (wrong != 0) fprintf(stderr, "line %d does not hold: %s\n", wrong, error.field == NULL ? "" : error.field);
+    else if (calls != 0) fprintf(stderr, "%ld calls of the allocator or of the environment\n", calls);
+    return wrong != 0 ? 1 : calls != 0 ? 2 : 0;
+}

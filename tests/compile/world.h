@@ -1,0 +1,292 @@
+/* A good call of every function: descriptors, random inputs, and outputs full of poison, all in one struct, so that "nothing
+ * was written" is one memcmp. A test spoils one thing and calls. Include after tegroup.h. */
+#ifndef TEGROUP_TESTS_WORLD_H
+#define TEGROUP_TESTS_WORLD_H
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXPERTS = 4, TOKENS = 9, CHOICES = 2, SLOTS = TOKENS * CHOICES, ROWS = 24, N = 6, K = 5 };
+
+#define MEMORY(type, name, count) __attribute__((aligned(TEGROUP_ALIGNMENT))) type name[count]
+
+typedef struct world {
+    tegroup_prepare_desc             prepare;    /* regular: rows alone differ                */
+    tegroup_prepare_desc             irregular;  /* columns differ too, and offsets are given */
+    tegroup_gemm_desc                forward;    /* with c, bias, row_scale, alpha and beta   */
+    tegroup_gemm_desc                dgrad;      /* with nothing                              */
+    tegroup_gemm_desc                wgrad;      /* with a bias gradient, accumulating        */
+    tegroup_plan                     forward_plan, dgrad_plan, wgrad_plan;
+    tegroup_target                   target;     /* a machine that is not here                */
+    tegroup_activation_desc          activation;
+    tegroup_activation_backward_desc activation_backward;
+    tegroup_router_desc              router;
+    tegroup_router_backward_desc     router_backward;
+    tegroup_permutation_desc         permutation;
+    tegroup_permute_desc             permute;
+    tegroup_combine_desc             combine;
+    tegroup_combine_backward_desc    combine_backward;
+
+    /* in */
+    MEMORY(int64_t, counts, EXPERTS);
+    MEMORY(int64_t, starts, EXPERTS);
+    MEMORY(int64_t, col_counts, EXPERTS);
+    MEMORY(int64_t, offsets, EXPERTS);
+    MEMORY(unsigned char, snapshot, 8192);
+    MEMORY(int32_t, indices, SLOTS);
+    MEMORY(int64_t, row_of_slot, SLOTS);
+    MEMORY(int64_t, slot_of_row, ROWS);
+    MEMORY(float, x, ROWS * K);
+    MEMORY(float, y_grad, ROWS * N);
+    MEMORY(float, weight, EXPERTS * N * K);
+    MEMORY(float, old, ROWS * N);
+    MEMORY(float, bias, EXPERTS * N);
+    MEMORY(float, row_scale, ROWS);
+    MEMORY(float, alpha, EXPERTS);
+    MEMORY(float, beta, EXPERTS);
+    MEMORY(float, gate_up, ROWS * 2 * N);
+    MEMORY(float, logits, TOKENS * EXPERTS);
+    MEMORY(float, probabilities, TOKENS * EXPERTS);
+    MEMORY(float, weights, SLOTS);
+    MEMORY(float, weights_grad, SLOTS);
+    MEMORY(float, tokens, TOKENS * N);
+
+    /* out, and garbage */
+    MEMORY(unsigned char, snapshot_out, 8192);
+    MEMORY(unsigned char, workspace, 1 << 20);
+    MEMORY(float, y, ROWS * N);
+    MEMORY(float, x_grad, ROWS * K);
+    MEMORY(float, weight_grad, EXPERTS * N * K);
+    MEMORY(float, bias_grad, EXPERTS * N);
+    MEMORY(float, row_scale_grad, ROWS);
+    MEMORY(float, gate_up_grad, ROWS * 2 * N);
+    MEMORY(float, logits_grad, TOKENS * EXPERTS);
+    MEMORY(float, probabilities_out, TOKENS * EXPERTS);
+    MEMORY(float, weights_out, SLOTS);
+    MEMORY(int32_t, indices_out, SLOTS);
+    MEMORY(int64_t, counts_out, EXPERTS);
+    MEMORY(double, loss_out, 1);
+    MEMORY(int64_t, row_of_slot_out, SLOTS);
+    MEMORY(int64_t, slot_of_row_out, ROWS);
+    MEMORY(float, rows_out, ROWS * N);
+    MEMORY(float, tokens_out, TOKENS * N);
+    tegroup_layout       layout;
+    tegroup_scale_extent extent;
+    tegroup_problem      problem;
+    tegroup_plan         plan;
+    tegroup_verdict      verdicts[TEGROUP_BACKEND_COUNT - 1];
+} world;
+
+#define RANDOM(array) world_random(array, (int)(sizeof(array) / sizeof(float)))
+
+static void world_random(float *values, int count) {
+    for (int i = 0; i < count; i++) values[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+}
+
+static tegroup_matrix world_matrix(void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
+    tegroup_matrix matrix = {data, rows, cols, 0, dtype};
+    return matrix;
+}
+
+static tegroup_tensor world_tensor(void *data, tegroup_shape shape, int64_t cols) {
+    tegroup_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.shape = shape;
+    tensor.shape.cols = cols;
+    tensor.dtype = TEGROUP_DTYPE_F32;
+    tensor.data = data;
+    return tensor;
+}
+
+static tegroup_scalars world_scalars(const float *data) {
+    tegroup_scalars scalars = {data, TEGROUP_DTYPE_F32, TEGROUP_SPACE_HOST, 1};
+    return scalars;
+}
+
+static tegroup_gemm_desc world_gemm(world *w, tegroup_op op, tegroup_tensor a, tegroup_tensor b, tegroup_tensor d) {
+    tegroup_gemm_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.op = op;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.a = a;
+    desc.b = b;
+    desc.d = d;
+    desc.threads = 1;
+    desc.workspace = w->workspace;
+    desc.workspace_bytes = sizeof w->workspace;
+    return desc;
+}
+
+/* TEGROUP_OK, or what the library said while it was being set up. */
+static tegroup_status world_make(world *w, tegroup_error *error) {
+    tegroup_shape  routed, uniform, biases;
+    tegroup_status status;
+
+    for (size_t i = 0; i < sizeof *w; i++) ((unsigned char *)w)[i] = (unsigned char)(i % 2 ? 0xFF : 0xF1 + i % 13);
+
+    /* A routing: each expert has at least one row, some rows have no slot, one slot is dropped. */
+    memset(w->counts, 0, sizeof w->counts);
+    for (int s = 0; s < SLOTS; s++) {
+        int token = s / CHOICES;
+        w->indices[s] = s % CHOICES == 0 ? token % EXPERTS : (token + 1 + rand() % (EXPERTS - 1)) % EXPERTS;
+        w->counts[w->indices[s]]++;
+    }
+    memset(w->slot_of_row, 0xFF, sizeof w->slot_of_row);
+    for (int64_t e = 0, row = 0; e < EXPERTS; e++) {
+        w->starts[e] = row;
+        w->col_counts[e] = rand() % (K + 1);
+        w->offsets[e] = row * K;
+        for (int64_t s = 0; s < SLOTS; s++)
+            if (w->indices[s] == e) { w->row_of_slot[s] = row; w->slot_of_row[row++] = s; }
+    }
+    w->slot_of_row[w->row_of_slot[SLOTS - 1]] = -1;
+    w->row_of_slot[SLOTS - 1] = -1;
+
+    RANDOM(w->x);
+    RANDOM(w->y_grad);
+    RANDOM(w->weight);
+    RANDOM(w->old);
+    RANDOM(w->bias);
+    RANDOM(w->row_scale);
+    RANDOM(w->alpha);
+    RANDOM(w->beta);
+    RANDOM(w->gate_up);
+    RANDOM(w->logits);
+    RANDOM(w->weights);
+    RANDOM(w->weights_grad);
+    RANDOM(w->tokens);
+    for (int t = 0; t < TOKENS; t++) {
+        float sum = 0;
+        for (int e = 0; e < EXPERTS; e++) sum += w->probabilities[t * EXPERTS + e] = 1.0f + (float)(rand() % 9);
+        for (int e = 0; e < EXPERTS; e++) w->probabilities[t * EXPERTS + e] /= sum;
+    }
+
+    memset(&routed, 0, sizeof routed);
+    routed.groups = EXPERTS;
+    routed.rows = ROWS;
+    routed.cols = K;
+    routed.row_sizes.data = w->counts;
+    routed.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    routed.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    routed.row_sizes.space = TEGROUP_SPACE_HOST;
+    memset(&w->prepare, 0, sizeof w->prepare);
+    w->prepare.struct_size = sizeof w->prepare;
+    w->prepare.shape = routed;
+    w->prepare.space = TEGROUP_SPACE_HOST;
+    w->prepare.snapshot = w->snapshot;
+    w->prepare.snapshot_bytes = sizeof w->snapshot;
+    status = tegroup_prepare(&w->prepare, NULL, error);
+    if (status != TEGROUP_OK) return status;
+    w->prepare.snapshot = w->snapshot_out;
+    routed.snapshot = w->snapshot;
+    w->irregular = w->prepare;
+    w->irregular.shape.col_sizes = w->irregular.shape.row_sizes;
+    w->irregular.shape.col_sizes.data = w->col_counts;
+    w->irregular.shape.offsets = w->offsets;
+    w->irregular.shape.elements = ROWS * K;
+
+    memset(&uniform, 0, sizeof uniform);
+    uniform.groups = EXPERTS;
+    uniform.rows = N;
+    biases = uniform;
+    biases.rows = 1;
+    w->forward = world_gemm(w, TEGROUP_OP_FORWARD, world_tensor(w->x, routed, K), world_tensor(w->weight, uniform, K), world_tensor(w->y, routed, N));
+    w->forward.c = world_tensor(w->old, routed, N);
+    w->forward.bias = world_tensor(w->bias, biases, N);
+    w->forward.row_scale = w->row_scale;
+    w->forward.row_scale_dtype = TEGROUP_DTYPE_F32;
+    w->forward.alpha = world_scalars(w->alpha);
+    w->forward.beta = world_scalars(w->beta);
+    w->dgrad = world_gemm(w, TEGROUP_OP_DGRAD, world_tensor(w->y_grad, routed, N), world_tensor(w->weight, uniform, K), world_tensor(w->x_grad, routed, K));
+    w->wgrad = world_gemm(w, TEGROUP_OP_WGRAD, world_tensor(w->y_grad, routed, N), world_tensor(w->x, routed, K), world_tensor(w->weight_grad, uniform, K));
+    w->wgrad.bias = world_tensor(w->bias_grad, biases, N);
+    w->wgrad.accumulate = 1;
+    status = tegroup_plan_make(&w->forward, NULL, &w->forward_plan, error);
+    if (status == TEGROUP_OK) status = tegroup_plan_make(&w->dgrad, NULL, &w->dgrad_plan, error);
+    if (status == TEGROUP_OK) status = tegroup_plan_make(&w->wgrad, NULL, &w->wgrad_plan, error);
+    if (status != TEGROUP_OK) return status;
+    memset(&w->target, 0, sizeof w->target);
+    w->target.struct_size = sizeof w->target;
+    w->target.sm = 90;
+    w->target.cublaslt_version = 130700;
+
+    memset(&w->activation, 0, sizeof w->activation);
+    w->activation.struct_size = sizeof w->activation;
+    w->activation.space = TEGROUP_SPACE_HOST;
+    w->activation.activation = TEGROUP_ACTIVATION_SWIGLU;
+    w->activation.snapshot = w->snapshot;
+    w->activation.input = world_matrix(w->gate_up, ROWS, 2 * N, TEGROUP_DTYPE_F32);
+    w->activation.row_scale = world_matrix(w->row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
+    w->activation.output = world_matrix(w->y, ROWS, N, TEGROUP_DTYPE_F32);
+    memset(&w->activation_backward, 0, sizeof w->activation_backward);
+    w->activation_backward.struct_size = sizeof w->activation_backward;
+    w->activation_backward.space = TEGROUP_SPACE_HOST;
+    w->activation_backward.activation = TEGROUP_ACTIVATION_SWIGLU;
+    w->activation_backward.snapshot = w->snapshot;
+    w->activation_backward.input = w->activation.input;
+    w->activation_backward.row_scale = w->activation.row_scale;
+    w->activation_backward.grad_output = world_matrix(w->y_grad, ROWS, N, TEGROUP_DTYPE_F32);
+    w->activation_backward.grad_input = world_matrix(w->gate_up_grad, ROWS, 2 * N, TEGROUP_DTYPE_F32);
+    w->activation_backward.grad_row_scale = world_matrix(w->row_scale_grad, ROWS, 1, TEGROUP_DTYPE_F32);
+
+    memset(&w->router, 0, sizeof w->router);
+    w->router.struct_size = sizeof w->router;
+    w->router.space = TEGROUP_SPACE_HOST;
+    w->router.experts = EXPERTS;
+    w->router.k = CHOICES;
+    w->router.normalize = 1;
+    w->router.logits = world_matrix(w->logits, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router.probabilities = world_matrix(w->probabilities_out, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router.weights = world_matrix(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->router.indices = world_matrix(w->indices_out, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->router.counts = world_matrix(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->router.balance_coefficient = 0.01;
+    w->router.balance_loss = w->loss_out;
+    memset(&w->router_backward, 0, sizeof w->router_backward);
+    w->router_backward.struct_size = sizeof w->router_backward;
+    w->router_backward.space = TEGROUP_SPACE_HOST;
+    w->router_backward.experts = EXPERTS;
+    w->router_backward.k = CHOICES;
+    w->router_backward.normalize = 1;
+    w->router_backward.probabilities = world_matrix(w->probabilities, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router_backward.indices = world_matrix(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->router_backward.counts = world_matrix(w->counts, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->router_backward.grad_weights = world_matrix(w->weights_grad, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->router_backward.grad_logits = world_matrix(w->logits_grad, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router_backward.balance_coefficient = 0.01;
+
+    memset(&w->permutation, 0, sizeof w->permutation);
+    w->permutation.struct_size = sizeof w->permutation;
+    w->permutation.space = TEGROUP_SPACE_HOST;
+    w->permutation.indices = world_matrix(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->permutation.shape = routed;
+    w->permutation.row_of_slot = world_matrix(w->row_of_slot_out, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
+    w->permutation.slot_of_row = world_matrix(w->slot_of_row_out, 1, ROWS, TEGROUP_DTYPE_I64);
+    memset(&w->permute, 0, sizeof w->permute);
+    w->permute.struct_size = sizeof w->permute;
+    w->permute.space = TEGROUP_SPACE_HOST;
+    w->permute.k = CHOICES;
+    w->permute.tokens = world_matrix(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
+    w->permute.slot_of_row = world_matrix(w->slot_of_row, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->permute.weights = world_matrix(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->permute.permuted = world_matrix(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
+    memset(&w->combine, 0, sizeof w->combine);
+    w->combine.struct_size = sizeof w->combine;
+    w->combine.space = TEGROUP_SPACE_HOST;
+    w->combine.permuted = world_matrix(w->old, ROWS, N, TEGROUP_DTYPE_F32);
+    w->combine.row_of_slot = world_matrix(w->row_of_slot, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
+    w->combine.weights = world_matrix(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->combine.tokens = world_matrix(w->tokens_out, TOKENS, N, TEGROUP_DTYPE_F32);
+    memset(&w->combine_backward, 0, sizeof w->combine_backward);
+    w->combine_backward.struct_size = sizeof w->combine_backward;
+    w->combine_backward.space = TEGROUP_SPACE_HOST;
+    w->combine_backward.grad_tokens = world_matrix(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
+    w->combine_backward.permuted = w->combine.permuted;
+    w->combine_backward.row_of_slot = w->combine.row_of_slot;
+    w->combine_backward.weights = w->combine.weights;
+    w->combine_backward.grad_permuted = world_matrix(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
+    w->combine_backward.grad_weights = world_matrix(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    return TEGROUP_OK;
+}
+#endif

@@ -1,0 +1,829 @@
+/* What the unit tests share: random numbers, guarded buffers, conversions of their own, random grouped problems and
+ * an FP64 reference. Nothing here calls the library except problem_prepare, problem_plan and problem_run. */
+#ifndef TEGROUP_TESTS_SUPPORT_H
+#define TEGROUP_TESTS_SUPPORT_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__SANITIZE_ADDRESS__)
+#define SUPPORT_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SUPPORT_ASAN 1
+#endif
+#endif
+#if defined(SUPPORT_ASAN)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n)   ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+#include "tegroup.h"
+
+#if defined(__GNUC__)
+#define SUPPORT static __attribute__((unused))
+#else
+#define SUPPORT static
+#endif
+
+/* ---- how much: TEGROUP_TEST_SCALE multiplies iteration counts ------------------------------------------------ */
+
+SUPPORT int64_t scaled(int64_t count) {
+    const char *text = getenv("TEGROUP_TEST_SCALE");
+    double factor = text != NULL ? atof(text) : 1.0, value = (double)count * (factor > 0 ? factor : 1.0);
+    return value < 1 ? 1 : (int64_t)value;
+}
+
+/* ---- random numbers: xoshiro256** seeded by splitmix64 (Blackman, Vigna) -------------------------------------- */
+
+typedef struct rng { uint64_t s[4]; } rng;
+
+SUPPORT uint64_t splitmix64(uint64_t *state) {
+    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+SUPPORT rng rng_seed(uint64_t seed) {
+    rng r;
+    for (int i = 0; i < 4; i++) r.s[i] = splitmix64(&seed);
+    return r;
+}
+
+SUPPORT uint64_t rng_rotl(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
+
+SUPPORT uint64_t rng_next(rng *r) {
+    uint64_t *s = r->s, result = rng_rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
+    s[2] ^= s[0]; s[3] ^= s[1]; s[1] ^= s[2]; s[0] ^= s[3]; s[2] ^= t;
+    s[3] = rng_rotl(s[3], 45);
+    return result;
+}
+
+SUPPORT int64_t rng_int(rng *r, int64_t low, int64_t high) { /* both inclusive */
+    return low + (int64_t)(rng_next(r) % ((uint64_t)(high - low) + 1));
+}
+SUPPORT int rng_chance(rng *r, int percent) { return rng_int(r, 0, 99) < percent; }
+SUPPORT double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
+SUPPORT double rng_normal(rng *r) { /* twelve uniforms: near enough to normal, and never an outlier that overflows F16 */
+    double sum = -6;
+    for (int i = 0; i < 12; i++) sum += rng_unit(r);
+    return sum;
+}
+SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
+    for (int32_t i = count - 1; i > 0; i--) {
+        int32_t j = (int32_t)rng_int(r, 0, i), t = list[i];
+        list[i] = list[j]; list[j] = t;
+    }
+}
+
+/* ---- guarded buffers ------------------------------------------------------------------------------------------
+ * Each has its own malloc, guard bands on both sides, and poison inside: a pattern that is NaN as F64, F32, F16 and
+ * BF16, negative as an integer, and differs from place to place. All live in one list: guards_changed() looks at every
+ * band, guards_release(mark) frees what was made since the mark. Under ASan the bands may not even be read. */
+
+#define GUARD_BYTES 256
+
+typedef struct guarded_node {
+    struct guarded_node *older;
+    unsigned char *raw, *data, *copy;
+    size_t bytes;
+    int scratch; /* 1: may be written freely, never compared */
+} guarded_node;
+
+static guarded_node *guarded_top;
+
+SUPPORT unsigned char poison_byte(size_t i) { return (i & 1) ? 0xFF : (unsigned char)(0xF1 + (i >> 1) % 13); }
+
+SUPPORT void poison(void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)data)[i] = poison_byte(i);
+}
+
+/* skew: bytes by which the buffer misses a multiple of 256, so that vector code cannot rely on more than it may */
+SUPPORT void *guarded_skewed(size_t bytes, size_t skew) {
+    guarded_node *node = (guarded_node *)malloc(sizeof *node);
+    node->bytes = bytes;
+    node->copy = NULL;
+    node->scratch = 0;
+    node->raw = (unsigned char *)malloc(bytes + 2 * GUARD_BYTES + 512);
+    uintptr_t at = ((uintptr_t)node->raw + GUARD_BYTES + 255) / 256 * 256 + skew;
+    node->data = node->raw + (at - (uintptr_t)node->raw);
+    poison(node->data - GUARD_BYTES, GUARD_BYTES);
+    poison(node->data, bytes);
+    poison(node->data + bytes, GUARD_BYTES);
+    ASAN_POISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
+    ASAN_POISON_MEMORY_REGION(node->data + bytes, GUARD_BYTES);
+    node->older = guarded_top;
+    guarded_top = node;
+    return node->data;
+}
+SUPPORT void *guarded(size_t bytes) { return guarded_skewed(bytes, 0); }
+
+SUPPORT guarded_node *guarded_find(const void *data) {
+    guarded_node *node = guarded_top;
+    while (node != NULL && node->data != (const unsigned char *)data) node = node->older;
+    return node;
+}
+
+/* Number of guard bytes that changed, in every live buffer; the first is printed. */
+SUPPORT int64_t guards_changed(void) {
+    int64_t changed = 0;
+    for (guarded_node *node = guarded_top; node != NULL; node = node->older) {
+        ASAN_UNPOISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
+        ASAN_UNPOISON_MEMORY_REGION(node->data + node->bytes, GUARD_BYTES);
+        for (size_t i = 0; i < GUARD_BYTES; i++) {
+            int before = node->data[(ptrdiff_t)i - GUARD_BYTES] != poison_byte(i);
+            int after = node->data[node->bytes + i] != poison_byte(i);
+            if ((before || after) && changed == 0)
+                fprintf(stderr, "guard byte %ld of a buffer of %lu bytes changed\n",
+                        before ? (long)i - GUARD_BYTES : (long)(node->bytes + i), (unsigned long)node->bytes);
+            changed += before + after;
+        }
+        ASAN_POISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
+        ASAN_POISON_MEMORY_REGION(node->data + node->bytes, GUARD_BYTES);
+    }
+    return changed;
+}
+
+/* Remember a buffer's bytes, and count those that differ from what was remembered. */
+SUPPORT void guarded_remember(const void *data) {
+    guarded_node *node = guarded_find(data);
+    if (node->copy == NULL) node->copy = (unsigned char *)malloc(node->bytes + 1);
+    memcpy(node->copy, node->data, node->bytes);
+}
+SUPPORT const void *guarded_memory(const void *data) { return guarded_find(data)->copy; }
+SUPPORT int64_t guarded_changed(const void *data) {
+    guarded_node *node = guarded_find(data);
+    int64_t changed = 0;
+    for (size_t i = 0; i < node->bytes; i++) changed += node->data[i] != node->copy[i];
+    return changed;
+}
+
+SUPPORT void *scratch(size_t bytes) {
+    void *data = guarded(bytes);
+    guarded_top->scratch = 1;
+    return data;
+}
+
+SUPPORT void *guards_mark(void) { return guarded_top; }
+SUPPORT void guards_release(void *mark) {
+    while (guarded_top != NULL && guarded_top != (guarded_node *)mark) {
+        guarded_node *node = guarded_top;
+        guarded_top = node->older;
+        ASAN_UNPOISON_MEMORY_REGION(node->data - GUARD_BYTES, GUARD_BYTES);
+        ASAN_UNPOISON_MEMORY_REGION(node->data + node->bytes, GUARD_BYTES);
+        free(node->raw);
+        free(node->copy);
+        free(node);
+    }
+}
+
+/* ---- data types, by arithmetic and not by bit tricks ------------------------------------------------------------ */
+
+typedef struct float_facts { int precision, exponent_min, exponent_max; } float_facts; /* 1.f * 2^exponent */
+
+SUPPORT float_facts facts_of(tegroup_dtype dtype) {
+    float_facts f64 = {53, -1022, 1023}, f32 = {24, -126, 127}, f16 = {11, -14, 15}, bf16 = {8, -126, 127};
+    return dtype == TEGROUP_DTYPE_F64 ? f64 : dtype == TEGROUP_DTYPE_F32 ? f32 : dtype == TEGROUP_DTYPE_F16 ? f16 : bf16;
+}
+SUPPORT size_t size_of(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F64 || dtype == TEGROUP_DTYPE_I64 ? 8 : dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_I32 ? 4 : 2;
+}
+SUPPORT double unit_roundoff(tegroup_dtype dtype) { return ldexp(1, -facts_of(dtype).precision); }
+SUPPORT double smallest_step(tegroup_dtype dtype) { /* the smallest subnormal */
+    float_facts f = facts_of(dtype);
+    return ldexp(1, f.exponent_min - f.precision + 1);
+}
+
+/* x rounded to nearest, ties to even, as a value of dtype */
+SUPPORT double rounded(tegroup_dtype dtype, double x) {
+    float_facts f = facts_of(dtype);
+    int exponent;
+    if (dtype == TEGROUP_DTYPE_F64 || x == 0 || !isfinite(x)) return x;
+    frexp(x, &exponent);
+    exponent = exponent - 1 < f.exponent_min ? f.exponent_min : exponent - 1;
+    double step = ldexp(1, exponent - f.precision + 1), result = rint(x / step) * step;
+    return fabs(result) >= ldexp(1, f.exponent_max + 1) ? copysign(INFINITY, x) : result;
+}
+
+SUPPORT uint16_t encode16(tegroup_dtype dtype, double x) {
+    float_facts f = facts_of(dtype);
+    int fraction_bits = f.precision - 1, exponent;
+    unsigned sign = signbit(x) ? 0x8000u : 0, top = (0x7FFFu >> fraction_bits) << fraction_bits;
+    if (isnan(x)) return (uint16_t)(sign | top | (1u << (fraction_bits - 1)));
+    x = fabs(rounded(dtype, x));
+    if (isinf(x)) return (uint16_t)(sign | top);
+    if (x < ldexp(1, f.exponent_min)) return (uint16_t)(sign | (unsigned)(x / smallest_step(dtype)));
+    double fraction = frexp(x, &exponent) * 2 - 1;
+    return (uint16_t)(sign | ((unsigned)(exponent - 1 - f.exponent_min + 1) << fraction_bits) | (unsigned)ldexp(fraction, fraction_bits));
+}
+SUPPORT double decode16(tegroup_dtype dtype, uint16_t code) {
+    float_facts f = facts_of(dtype);
+    int fraction_bits = f.precision - 1, biased = (code & 0x7FFF) >> fraction_bits;
+    unsigned fraction = code & ((1u << fraction_bits) - 1);
+    double value;
+    if (biased == 0x7FFF >> fraction_bits) value = fraction != 0 ? (double)NAN : (double)INFINITY;
+    else if (biased == 0) value = (double)fraction * smallest_step(dtype);
+    else value = ldexp(1 + ldexp((double)fraction, -fraction_bits), biased - 1 + f.exponent_min);
+    return (code & 0x8000) ? -value : value;
+}
+
+SUPPORT double load(tegroup_dtype dtype, const void *data, int64_t i) {
+    const unsigned char *at = (const unsigned char *)data + i * (int64_t)size_of(dtype);
+    double d; float f; uint16_t u; int32_t i32; int64_t i64;
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: memcpy(&d, at, 8); return d;
+    case TEGROUP_DTYPE_F32: memcpy(&f, at, 4); return (double)f;
+    case TEGROUP_DTYPE_I32: memcpy(&i32, at, 4); return i32;
+    case TEGROUP_DTYPE_I64: memcpy(&i64, at, 8); return (double)i64;
+    default: memcpy(&u, at, 2); return decode16(dtype, u);
+    }
+}
+SUPPORT void store(tegroup_dtype dtype, void *data, int64_t i, double x) {
+    unsigned char *at = (unsigned char *)data + i * (int64_t)size_of(dtype);
+    float f; uint16_t u; int32_t i32; int64_t i64;
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: memcpy(at, &x, 8); break;
+    case TEGROUP_DTYPE_F32: f = (float)x; memcpy(at, &f, 4); break;
+    case TEGROUP_DTYPE_I32: i32 = (int32_t)x; memcpy(at, &i32, 4); break;
+    case TEGROUP_DTYPE_I64: i64 = (int64_t)x; memcpy(at, &i64, 8); break;
+    default: u = encode16(dtype, x); memcpy(at, &u, 2);
+    }
+}
+
+/* Fills: NORMAL values, small INTEGERS (sums stay exact), ONE_HOT (a one a row, elsewhere zero). */
+typedef enum fill_kind { FILL_NORMAL, FILL_INTEGER, FILL_ONE_HOT } fill_kind;
+
+SUPPORT void fill(rng *r, fill_kind kind, tegroup_dtype dtype, void *data, int64_t rows, int64_t cols, int64_t ld) {
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t hot = cols > 0 ? rng_int(r, 0, cols - 1) : 0;
+        for (int64_t j = 0; j < cols; j++)
+            store(dtype, data, i * ld + j,
+                  kind == FILL_NORMAL ? rng_normal(r) : kind == FILL_INTEGER ? (double)rng_int(r, -3, 3) : (double)(j == hot));
+    }
+}
+
+/* ---- random grouped problems ------------------------------------------------------------------------------------- */
+
+typedef enum place_kind { PLACE_DENSE, PLACE_ALIGNED, PLACE_STRIDE, PLACE_STARTS } place_kind;
+typedef enum pack_kind { PACK_DENSE, PACK_OFFSETS, PACK_LD } pack_kind;
+typedef enum c_kind { C_NONE, C_SEPARATE, C_IN_PLACE, C_ACCUMULATE } c_kind;
+enum { SCALARS_DEFAULT, SCALARS_ONE, SCALARS_EACH };
+
+/* What to build. Zero is the plain choice everywhere. The numbers in a row of a, b, c, bias depend on the seed, the
+ * group's id and the row's number alone, so that the same rows can be put to the library in another grouping. */
+typedef struct spec {
+    tegroup_op op;
+    int32_t groups;
+    int64_t n, k;                /* widths of Y and X; with ng, kg the widest                       */
+    int64_t rows_each;           /* rows of every group of a uniform problem                        */
+    const int64_t *m;            /* [groups] rows, -1 = skipped; NULL = uniform                     */
+    const int64_t *ng, *kg;      /* [groups] n and k of each group; NULL = n, k                     */
+    const int32_t *group_id;     /* [groups] which numbers a group holds; NULL = its index          */
+    const int64_t *row_first;    /* [groups] number of its first row; NULL = 0                      */
+    tegroup_encoding encoding;   /* UNSET = COUNTS                                                  */
+    tegroup_dtype index;         /* I32 or I64; UNSET = I64                                         */
+    place_kind place;
+    int64_t alignment;           /* for PLACE_ALIGNED                                               */
+    pack_kind pack;              /* of irregular tensors                                            */
+    int64_t tail_rows;           /* rows past the last group's                                      */
+    tegroup_dtype in, out, c_dtype, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, out, F32, none */
+    tegroup_compute compute;
+    int64_t pad;                 /* leading dimensions exceed the widths by so much; with pad, groups have gaps too */
+    int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
+    int alpha, beta;             /* SCALARS_*                                                       */
+    c_kind c;
+    int bias;                    /* 1 = with bias (WGRAD: bias gradient)                            */
+    fill_kind fill_a, fill_b, fill_c;
+    tegroup_tail tail;
+    int32_t split_k, threads;
+    uint64_t seed;
+} spec;
+
+/* Where each group's matrix lies, in the tests' own words, and the tensor that tells the library the same. */
+typedef struct grid {
+    tegroup_tensor tensor;
+    tegroup_dtype dtype;
+    int64_t *rows, *cols, *ld;
+    unsigned char **at;
+    void *snapshot; /* owned here: to be prepared; NULL = none or another grid's */
+} grid;
+
+typedef struct problem {
+    spec s;
+    void *mark;
+    tegroup_gemm_desc desc;
+    tegroup_plan plan;
+    tegroup_error error;
+    grid a, b, c, d, bias;
+    int64_t *start, capacity, rows_end;
+    void *row_scale, *alpha, *beta;
+    double **want, **bound, **want_bias, **bound_bias; /* [groups], set by problem_reference */
+} problem;
+
+SUPPORT int64_t group_rows(const spec *s, int32_t g) { return s->m == NULL ? s->rows_each : s->m[g] < 0 ? 0 : s->m[g]; }
+SUPPORT int64_t group_n(const spec *s, int32_t g) { return s->ng == NULL ? s->n : s->ng[g]; }
+SUPPORT int64_t group_k(const spec *s, int32_t g) { return s->kg == NULL ? s->k : s->kg[g]; }
+SUPPORT int group_skipped(const spec *s, int32_t g) { return s->m != NULL && s->m[g] < 0; }
+
+SUPPORT double value_at(const grid *t, int32_t g, int64_t r, int64_t c) { return load(t->dtype, t->at[g], r * t->ld[g] + c); }
+
+SUPPORT rng row_rng(const spec *s, char role, int32_t g, int64_t row) {
+    uint64_t state = s->seed * 31 + (uint64_t)role;
+    splitmix64(&state);
+    state ^= (uint64_t)(s->group_id != NULL ? s->group_id[g] : g) << 32;
+    splitmix64(&state);
+    state ^= (uint64_t)row;
+    return rng_seed(splitmix64(&state));
+}
+
+/* Element skew of 0 to 3, so that nothing is better aligned than its type. */
+SUPPORT void *elements_new(problem *p, tegroup_dtype dtype, int64_t elements) {
+    (void)p;
+    return guarded_skewed((size_t)elements * size_of(dtype), (size_t)elements % 4 * size_of(dtype));
+}
+
+SUPPORT void *index_array(tegroup_dtype dtype, const int64_t *values, int32_t count) {
+    void *data = guarded((size_t)count * size_of(dtype));
+    for (int32_t i = 0; i < count; i++) {
+        if (dtype == TEGROUP_DTYPE_I64) ((int64_t *)data)[i] = values[i];
+        else ((int32_t *)data)[i] = (int32_t)values[i];
+    }
+    return data;
+}
+
+/* The rows of the ragged side: starts, capacity and the sizes as the library reads them. */
+SUPPORT tegroup_sizes place_rows(problem *p) {
+    const spec *s = &p->s;
+    rng r = rng_seed(s->seed ^ 77);
+    int32_t G = s->groups;
+    int64_t *data = (int64_t *)scratch((size_t)(G + 1) * 8), at = 0, alignment = s->place == PLACE_ALIGNED ? s->alignment : 1;
+    tegroup_sizes sizes;
+    memset(&sizes, 0, sizeof sizes);
+    p->start = (int64_t *)scratch((size_t)(G + 1) * 8);
+    p->rows_end = 0;
+    if (s->m == NULL) {
+        for (int32_t g = 0; g < G; g++) p->start[g] = g * s->rows_each;
+        p->capacity = p->rows_end = G * s->rows_each;
+        return sizes;
+    }
+    sizes.encoding = s->encoding != TEGROUP_ENCODING_UNSET ? s->encoding : TEGROUP_ENCODING_COUNTS;
+    sizes.dtype = s->index != TEGROUP_DTYPE_UNSET ? s->index : TEGROUP_DTYPE_I64;
+    sizes.space = TEGROUP_SPACE_HOST;
+    if (s->place == PLACE_ALIGNED) sizes.alignment = alignment;
+    if (s->place == PLACE_STRIDE) {
+        for (int32_t g = 0; g < G; g++) if (group_rows(s, g) > sizes.stride) sizes.stride = group_rows(s, g);
+        sizes.stride += 1 + rng_int(&r, 0, 3);
+    }
+    int32_t *order = (int32_t *)scratch((size_t)(G + 1) * 4);
+    for (int32_t g = 0; g < G; g++) order[g] = g;
+    if (s->place == PLACE_STARTS) rng_shuffle(&r, order, G);
+    for (int32_t i = 0; i < G; i++) {
+        int32_t g = order[i];
+        if (s->place == PLACE_STRIDE) at = g * sizes.stride;
+        if (s->place == PLACE_STARTS) at += rng_int(&r, 0, 3);
+        at = (at + alignment - 1) / alignment * alignment;
+        p->start[g] = at;
+        data[g] = sizes.encoding == TEGROUP_ENCODING_COUNTS ? s->m[g] : sizes.encoding == TEGROUP_ENCODING_ENDS ? at + group_rows(s, g) : at;
+        at += group_rows(s, g);
+        if (group_rows(s, g) > 0) p->rows_end = at;
+    }
+    if (sizes.encoding == TEGROUP_ENCODING_OFFSETS) data[G] = at;
+    p->capacity = (s->place == PLACE_STRIDE ? G * sizes.stride : at) + s->tail_rows;
+    sizes.data = index_array(sizes.dtype, data, G + (sizes.encoding == TEGROUP_ENCODING_OFFSETS));
+    if (s->place == PLACE_STARTS) sizes.starts = index_array(sizes.dtype, p->start, G);
+    return sizes;
+}
+
+/* One tensor: rows[g] x cols[g], with cols NULL when all have `width`. sizes and start are those of its rows when
+ * ragged; uniform otherwise. */
+SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes sizes, const int64_t *start, int64_t capacity,
+                       const int64_t *rows, const int64_t *cols, int64_t width, int list) {
+    const spec *s = &p->s;
+    int32_t G = s->groups;
+    tegroup_shape *shape = &t->tensor.shape;
+    int ragged = sizes.encoding != TEGROUP_ENCODING_UNSET;
+    int64_t ld = width + s->pad, group_stride = 0, elements = 0, element = (int64_t)size_of(dtype);
+    memset(t, 0, sizeof *t);
+    t->dtype = t->tensor.dtype = dtype;
+    t->rows = (int64_t *)scratch((size_t)G * 8);
+    t->cols = (int64_t *)scratch((size_t)G * 8);
+    t->ld = (int64_t *)scratch((size_t)G * 8);
+    t->at = (unsigned char **)scratch((size_t)G * sizeof(void *));
+    shape->groups = G;
+    shape->rows = capacity;
+    shape->cols = width;
+    shape->row_sizes = sizes;
+    int64_t *offset = (int64_t *)scratch((size_t)(G + 1) * 8);
+    if (s->pad > 0 && cols == NULL) t->tensor.ld = ld;
+    if (cols != NULL) {
+        memset(&shape->col_sizes, 0, sizeof shape->col_sizes);
+        shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        shape->col_sizes.dtype = sizes.dtype;
+        shape->col_sizes.space = TEGROUP_SPACE_HOST;
+        shape->col_sizes.data = index_array(sizes.dtype, cols, G);
+        if (s->pack == PACK_LD) t->tensor.ld = ld;
+    }
+    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + 5;
+    for (int32_t g = 0; g < G; g++) {
+        t->rows[g] = rows[g];
+        t->cols[g] = cols != NULL ? cols[g] : width;
+        t->ld[g] = cols != NULL && s->pack != PACK_LD ? cols[g] : ld;
+        if (!ragged) offset[g] = g * (group_stride != 0 ? group_stride : capacity * ld);
+        else if (cols == NULL || s->pack == PACK_LD) offset[g] = start[g] * ld;
+        else offset[g] = elements += s->pack == PACK_OFFSETS ? 3 : 0;
+        if (cols != NULL && s->pack != PACK_LD) elements += rows[g] * cols[g];
+    }
+    if (!ragged) elements = G == 0 ? 0 : offset[G - 1] + (capacity > 0 ? (capacity - 1) * ld + width : 0);
+    else if (cols == NULL || s->pack == PACK_LD) elements = capacity > 0 ? (capacity - 1) * ld + width : 0;
+    else elements += 2;
+    if (cols != NULL) shape->elements = elements;
+    if (cols != NULL && s->pack == PACK_OFFSETS) {
+        shape->offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, offset, G);
+        if (s->seed % 2 == 1) { /* the groups in the opposite order */
+            int64_t at = 1;
+            for (int32_t g = G - 1; g >= 0; g--) {
+                ((int64_t *)(uintptr_t)shape->offsets)[g] = offset[g] = at;
+                at += rows[g] * cols[g] + 3;
+            }
+            shape->elements = elements = at;
+        }
+    }
+    if (list) {
+        void **pointers = (void **)guarded((size_t)G * sizeof(void *));
+        for (int32_t g = 0; g < G; g++) {
+            pointers[g] = elements_new(p, dtype, capacity > 0 ? (capacity - 1) * t->ld[g] + t->cols[g] : 0);
+            t->at[g] = (unsigned char *)pointers[g];
+        }
+        t->tensor.pointers = pointers;
+        t->tensor.pointers_space = TEGROUP_SPACE_HOST;
+    } else {
+        t->tensor.data = elements_new(p, dtype, elements);
+        for (int32_t g = 0; g < G; g++) t->at[g] = (unsigned char *)t->tensor.data + offset[g] * element;
+    }
+    if (ragged) {
+        tegroup_layout layout;
+        if (tegroup_snapshot_layout(shape, &layout, &p->error) == TEGROUP_OK) {
+            t->snapshot = scratch(layout.total_bytes);
+            shape->snapshot = t->snapshot;
+        }
+    }
+}
+
+SUPPORT void grid_fill(const problem *p, grid *t, char role, fill_kind kind, int rows_have_numbers) {
+    const spec *s = &p->s;
+    for (int32_t g = 0; g < s->groups; g++)
+        for (int64_t row = 0; row < t->rows[g]; row++) {
+            rng r = row_rng(s, role, g, row + (rows_have_numbers && s->row_first != NULL ? s->row_first[g] : 0));
+            fill(&r, kind, t->dtype, t->at[g] + row * t->ld[g] * (int64_t)size_of(t->dtype), 1, t->cols[g], 0);
+        }
+}
+
+SUPPORT tegroup_scalars scalars_make(problem *p, char role, int kind, void **data) {
+    const spec *s = &p->s;
+    static const double whole[] = {-2, -1, 1, 2, 3};
+    tegroup_scalars scalars;
+    memset(&scalars, 0, sizeof scalars);
+    *data = NULL;
+    if (kind == SCALARS_DEFAULT) return scalars;
+    scalars.dtype = s->scalar_dtype;
+    tegroup_dtype dtype = s->scalar_dtype != TEGROUP_DTYPE_UNSET ? s->scalar_dtype : TEGROUP_DTYPE_F32;
+    int32_t count = kind == SCALARS_EACH ? s->groups : 1;
+    scalars.space = TEGROUP_SPACE_HOST;
+    scalars.stride = kind == SCALARS_EACH;
+    scalars.data = *data = guarded((size_t)count * size_of(dtype));
+    for (int32_t g = 0; g < count; g++) {
+        rng r = row_rng(s, role, g, 0);
+        double x = s->fill_c == FILL_NORMAL && s->fill_a == FILL_NORMAL ? rng_unit(&r) * 4 - 2 : whole[rng_int(&r, 0, 4)];
+        if (role == 'B' && rng_chance(&r, 25)) x = 0;
+        if (dtype == TEGROUP_DTYPE_F32 || s->compute == TEGROUP_COMPUTE_F32) x = (double)(float)x;
+        store(dtype, *data, g, x);
+    }
+    return scalars;
+}
+SUPPORT double scalar_of(const tegroup_scalars *scalars, int32_t g, double unset) {
+    if (scalars->space == TEGROUP_SPACE_UNSET) return unset;
+    return load(scalars->dtype != TEGROUP_DTYPE_UNSET ? scalars->dtype : TEGROUP_DTYPE_F32, scalars->data, scalars->stride * g);
+}
+SUPPORT double alpha_of(const problem *p, int32_t g) { return scalar_of(&p->desc.alpha, g, 1); }
+SUPPORT double beta_of(const problem *p, int32_t g) {
+    return p->s.c == C_ACCUMULATE ? 1 : p->s.c == C_NONE ? 0 : scalar_of(&p->desc.beta, g, 0);
+}
+
+/* Lay out and fill everything; problem_prepare, problem_plan and problem_run do the rest. */
+SUPPORT void problem_make(problem *p, const spec *given) {
+    memset(p, 0, sizeof *p);
+    p->s = *given;
+    spec *s = &p->s;
+    if (s->in == TEGROUP_DTYPE_UNSET) s->in = TEGROUP_DTYPE_F32;
+    if (s->out == TEGROUP_DTYPE_UNSET) s->out = s->in;
+    if (s->c_dtype == TEGROUP_DTYPE_UNSET || s->c == C_IN_PLACE) s->c_dtype = s->out;
+    if (s->bias_dtype == TEGROUP_DTYPE_UNSET) s->bias_dtype = s->out;
+    if (s->in == TEGROUP_DTYPE_F64) s->compute = TEGROUP_COMPUTE_F64;
+    p->mark = guards_mark();
+    int32_t G = s->groups;
+    int64_t *m = (int64_t *)scratch((size_t)G * 8), *n = (int64_t *)scratch((size_t)G * 8), *one = (int64_t *)scratch((size_t)G * 8);
+    int64_t *wstart = (int64_t *)scratch((size_t)G * 8), *ostart = (int64_t *)scratch((size_t)G * 8), wrows = 0;
+    tegroup_sizes rows = place_rows(p), none, wsizes, osizes;
+    memset(&none, 0, sizeof none);
+    wsizes = osizes = none;
+    for (int32_t g = 0; g < G; g++) {
+        m[g] = group_rows(s, g); n[g] = group_n(s, g); one[g] = 1;
+        wstart[g] = wrows; ostart[g] = g;
+        wrows += n[g];
+    }
+    if (s->ng != NULL || s->kg != NULL) {
+        wsizes.encoding = TEGROUP_ENCODING_COUNTS;
+        wsizes.dtype = s->index != TEGROUP_DTYPE_UNSET ? s->index : TEGROUP_DTYPE_I64;
+        wsizes.space = TEGROUP_SPACE_HOST;
+        wsizes.data = index_array(wsizes.dtype, n, G);
+    } else {
+        wrows = s->n;
+    }
+    if (s->ng != NULL) {
+        osizes = wsizes;
+        osizes.data = index_array(wsizes.dtype, one, G);
+    }
+    int wgrad = s->op == TEGROUP_OP_WGRAD, dgrad = s->op == TEGROUP_OP_DGRAD, bit = s->lists;
+    const int64_t *acols = s->op == TEGROUP_OP_FORWARD ? s->kg : s->ng, *dcols = dgrad ? s->kg : s->ng;
+    int64_t awidth = s->op == TEGROUP_OP_FORWARD ? s->k : s->n, dwidth = dgrad ? s->k : s->n;
+    int64_t capacity = s->m == NULL ? s->rows_each : p->capacity;
+    grid_make(p, &p->a, s->in, rows, p->start, capacity, m, acols, awidth, bit & 1);
+    if (wgrad) {
+        grid_make(p, &p->b, s->in, rows, p->start, capacity, m, s->kg, s->k, bit & 2);
+        grid_make(p, &p->d, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 8);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->c_dtype, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4);
+    } else {
+        grid_make(p, &p->b, s->in, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2);
+        grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->c_dtype, rows, p->start, capacity, m, dcols, dwidth, bit & 4);
+    }
+    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, osizes, ostart, s->ng != NULL ? G : 1, one, s->ng, s->n, bit & 16);
+    if (s->c == C_IN_PLACE) { p->c = p->d; p->c.snapshot = NULL; }
+
+    grid_fill(p, &p->a, 'a', s->fill_a, 1);
+    grid_fill(p, &p->b, 'b', s->fill_b, wgrad);
+    tegroup_gemm_desc *d = &p->desc;
+    d->struct_size = sizeof *d;
+    d->op = s->op;
+    d->space = TEGROUP_SPACE_HOST;
+    d->a = p->a.tensor; d->b = p->b.tensor; d->d = p->d.tensor;
+    if (s->c == C_SEPARATE || s->c == C_IN_PLACE) d->c = p->c.tensor;
+    if (s->bias) d->bias = p->bias.tensor;
+    d->alpha = scalars_make(p, 'A', s->alpha, &p->alpha);
+    if (s->c != C_ACCUMULATE) d->beta = scalars_make(p, 'B', s->c == C_NONE ? SCALARS_DEFAULT : s->beta, &p->beta);
+    d->accumulate = s->c == C_ACCUMULATE;
+    d->tail = s->tail;
+    d->compute = s->compute;
+    d->split_k = s->split_k;
+    d->threads = s->threads;
+    if (s->row_scale_dtype != TEGROUP_DTYPE_UNSET && s->bias) {
+        int64_t all = s->m == NULL ? G * s->rows_each : p->capacity;
+        p->row_scale = elements_new(p, s->row_scale_dtype, all);
+        for (int32_t g = 0; g < G; g++)
+            for (int64_t i = 0; i < m[g]; i++) {
+                rng r = row_rng(s, 'r', g, i + (s->row_first != NULL ? s->row_first[g] : 0));
+                fill(&r, s->fill_a == FILL_NORMAL ? FILL_NORMAL : FILL_INTEGER, s->row_scale_dtype,
+                     (unsigned char *)p->row_scale + (p->start[g] + i) * (int64_t)size_of(s->row_scale_dtype), 1, 1, 0);
+            }
+        d->row_scale = p->row_scale;
+        d->row_scale_dtype = s->row_scale_dtype;
+    }
+    /* C, and D where it is read, hold numbers; where beta is 0 they stay poison, which is NaN */
+    grid *c = s->c == C_SEPARATE ? &p->c : s->c == C_NONE ? NULL : &p->d;
+    if (c != NULL) {
+        grid_fill(p, c, 'c', s->fill_c, !wgrad);
+        for (int32_t g = 0; g < G; g++)
+            if (beta_of(p, g) == 0)
+                for (int64_t i = 0; i < c->rows[g]; i++)
+                    poison(c->at[g] + i * c->ld[g] * (int64_t)size_of(c->dtype), (size_t)c->cols[g] * size_of(c->dtype));
+    }
+    if (s->bias && (!wgrad || s->c == C_ACCUMULATE)) grid_fill(p, &p->bias, 'e', s->fill_c, 0);
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
+        if (!node->scratch) guarded_remember(node->data);
+}
+
+SUPPORT void problem_release(problem *p) { guards_release(p->mark); }
+
+SUPPORT tegroup_status grid_prepare(const grid *t, tegroup_error *error) {
+    tegroup_prepare_desc desc;
+    if (t->snapshot == NULL) return TEGROUP_OK;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.shape = t->tensor.shape;
+    desc.ld = t->tensor.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? t->tensor.ld : 0;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.snapshot = t->snapshot;
+    desc.snapshot_bytes = guarded_find(t->snapshot)->bytes;
+    return tegroup_prepare(&desc, NULL, error);
+}
+SUPPORT tegroup_status problem_prepare(problem *p) {
+    grid *grids[] = {&p->a, &p->b, &p->c, &p->d, &p->bias};
+    for (int i = 0; i < 5; i++) {
+        tegroup_status status = grid_prepare(grids[i], &p->error);
+        if (status != TEGROUP_OK) return status;
+    }
+    return TEGROUP_OK;
+}
+SUPPORT tegroup_status problem_plan(problem *p) {
+    tegroup_status status = tegroup_plan_make(&p->desc, NULL, &p->plan, &p->error);
+    if (status == TEGROUP_OK && p->plan.workspace.total_bytes > 0) {
+        p->desc.workspace_bytes = p->plan.workspace.total_bytes;
+        p->desc.workspace = scratch(p->desc.workspace_bytes);
+    }
+    return status;
+}
+/* Plan, prepare and run. A failure is printed. */
+SUPPORT tegroup_status problem_run(problem *p) {
+    tegroup_status status = problem_plan(p);
+    if (status == TEGROUP_OK) status = problem_prepare(p);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &p->desc, NULL, &p->error);
+    if (status != TEGROUP_OK)
+        fprintf(stderr, "status %d: field %s %s, expected %ld, got %ld\n", (int)status, p->error.field, p->error.rule,
+                (long)p->error.expected, (long)p->error.got);
+    return status;
+}
+/* Everything as it was before the first run: D and the bias gradient poisoned or filled again. */
+SUPPORT void problem_reset(problem *p) {
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
+        if (!node->scratch && node->copy != NULL) memcpy(node->data, node->copy, node->bytes);
+}
+
+/* ---- the reference ------------------------------------------------------------------------------------------------
+ * Per element the value R and the bound on |D - R|:
+ *   (K + 4) u |alpha| sum|a||b|  +  2 u |beta C|  +  2 u |scaled bias|  +  u_out |R| (1 + 2^-6)  +  eta
+ * with u of the sums' type; |beta C| passes one more addition, hence 3 u, when there is a bias. */
+SUPPORT void problem_reference(problem *p) {
+    const spec *s = &p->s;
+    int32_t G = s->groups;
+    int wgrad = s->op == TEGROUP_OP_WGRAD;
+    double u = s->compute == TEGROUP_COMPUTE_F64 ? 0x1p-53 : 0x1p-24;
+    p->want = (double **)scratch((size_t)G * sizeof(double *));
+    p->bound = (double **)scratch((size_t)G * sizeof(double *));
+    p->want_bias = (double **)scratch((size_t)G * sizeof(double *));
+    p->bound_bias = (double **)scratch((size_t)G * sizeof(double *));
+    for (int32_t g = 0; g < G; g++) {
+        int64_t I = p->d.rows[g], J = p->d.cols[g];
+        int64_t K = wgrad ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
+        double *x = (double *)malloc((size_t)(I * K + J * K + 1) * sizeof(double)), *y = x + I * K;
+        double alpha = alpha_of(p, g), beta = beta_of(p, g);
+        p->want[g] = (double *)scratch((size_t)(I * J) * sizeof(double));
+        p->bound[g] = (double *)scratch((size_t)(I * J) * sizeof(double));
+        for (int64_t i = 0; i < I; i++)
+            for (int64_t q = 0; q < K; q++) x[i * K + q] = wgrad ? value_at(&p->a, g, q, i) : value_at(&p->a, g, i, q);
+        for (int64_t j = 0; j < J; j++)
+            for (int64_t q = 0; q < K; q++) y[j * K + q] = s->op == TEGROUP_OP_FORWARD ? value_at(&p->b, g, j, q) : value_at(&p->b, g, q, j);
+        for (int64_t i = 0; i < I; i++)
+            for (int64_t j = 0; j < J; j++) {
+                long double sum = 0, total;
+                double size = 0, bc = 0, e = 0;
+                for (int64_t q = 0; q < K; q++) {
+                    sum += (long double)x[i * K + q] * y[j * K + q];
+                    size += fabs(x[i * K + q] * y[j * K + q]);
+                }
+                total = alpha * sum;
+                if (beta != 0) bc = beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
+                if (beta != 0) total += (long double)beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
+                if (s->bias && !wgrad) {
+                    double scale = p->row_scale != NULL ? load(s->row_scale_dtype, p->row_scale, p->start[g] + i) : 1;
+                    e = scale * value_at(&p->bias, g, 0, j);
+                    total += (long double)scale * value_at(&p->bias, g, 0, j);
+                }
+                p->want[g][i * J + j] = (double)total;
+                p->bound[g][i * J + j] = (double)(K + 4) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
+                    + unit_roundoff(s->out) * fabs((double)total) * (1 + 0x1p-6) + smallest_step(s->out) / 2;
+            }
+        free(x);
+        if (!s->bias || !wgrad) continue;
+        int64_t N = p->bias.cols[g], M = group_rows(s, g);
+        p->want_bias[g] = (double *)scratch((size_t)N * sizeof(double));
+        p->bound_bias[g] = (double *)scratch((size_t)N * sizeof(double));
+        for (int64_t j = 0; j < N; j++) {
+            double old = s->c == C_ACCUMULATE ? value_at(&p->bias, g, 0, j) : 0, size = 0;
+            long double sum = old;
+            for (int64_t q = 0; q < M; q++) {
+                double scale = p->row_scale != NULL ? load(s->row_scale_dtype, p->row_scale, p->start[g] + q) : 1;
+                sum += (long double)scale * value_at(&p->a, g, q, j);
+                size += fabs(scale * value_at(&p->a, g, q, j));
+            }
+            p->want_bias[g][j] = (double)sum;
+            p->bound_bias[g][j] = (double)(M + 4) * u * size + 2 * u * fabs(old)
+                + unit_roundoff(s->bias_dtype) * fabs((double)sum) * (1 + 0x1p-6) + smallest_step(s->bias_dtype) / 2;
+        }
+    }
+}
+
+/* What a comparison found. worst: largest error / bound (infinite for NaN); above: elements past a quarter of it. */
+typedef struct verdict { double worst; int64_t count, above, inexact; } verdict;
+
+SUPPORT void compare(verdict *v, double got, double want, double bound) {
+    double error = fabs(got - want), ratio = isnan(want) && isnan(got) ? 0 : got == want ? 0 : bound > 0 ? error / bound : INFINITY;
+    if (isnan(ratio)) ratio = INFINITY;
+    if (ratio > v->worst) v->worst = ratio;
+    v->count++;
+    v->above += ratio >= 0.25;
+    v->inexact += !(got == want);
+}
+SUPPORT verdict problem_compare(const problem *p) {
+    verdict v = {0, 0, 0, 0};
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        if (p->s.op == TEGROUP_OP_WGRAD && group_skipped(&p->s, g)) continue;
+        for (int64_t i = 0; i < p->d.rows[g]; i++)
+            for (int64_t j = 0; j < p->d.cols[g]; j++)
+                compare(&v, value_at(&p->d, g, i, j), p->want[g][i * p->d.cols[g] + j], p->bound[g][i * p->d.cols[g] + j]);
+    }
+    return v;
+}
+SUPPORT verdict problem_compare_bias(const problem *p) {
+    verdict v = {0, 0, 0, 0};
+    for (int32_t g = 0; g < p->s.groups && p->s.bias && p->s.op == TEGROUP_OP_WGRAD; g++)
+        for (int64_t j = 0; j < p->bias.cols[g] && !group_skipped(&p->s, g); j++)
+            compare(&v, value_at(&p->bias, g, 0, j), p->want_bias[g][j], p->bound_bias[g][j]);
+    return v;
+}
+
+SUPPORT void grid_forgive(const grid *t, const spec *s) { /* what a run may write is not a disturbance */
+    for (int32_t g = 0; g < s->groups; g++) {
+        if (s->op == TEGROUP_OP_WGRAD && group_skipped(s, g)) continue;
+        guarded_node *node = guarded_find(t->tensor.pointers != NULL ? (const void *)t->at[g] : t->tensor.data);
+        for (int64_t i = 0; i < t->rows[g]; i++) {
+            ptrdiff_t at = t->at[g] + i * t->ld[g] * (int64_t)size_of(t->dtype) - node->data;
+            memcpy(node->copy + at, node->data + at, (size_t)t->cols[g] * size_of(t->dtype));
+        }
+    }
+}
+/* Bytes changed outside the elements that a run owns: inputs, padding, gaps, tails, skipped groups, guards.
+ * Call once after a run that is not repeated: the remembered D becomes the one written. */
+SUPPORT int64_t problem_disturbed(problem *p) {
+    int64_t changed = 0;
+    grid_forgive(&p->d, &p->s);
+    if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD) grid_forgive(&p->bias, &p->s);
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p->mark; node = node->older)
+        if (!node->scratch && node->copy != NULL) changed += guarded_changed(node->data);
+    return changed + guards_changed();
+}
+
+/* ---- random specs ---------------------------------------------------------------------------------------------------- */
+
+/* Row counts around a mean: empty groups, single rows and one large group among them. */
+SUPPORT int64_t *random_rows(rng *r, int32_t groups, int64_t most, int skips) {
+    int64_t *m = (int64_t *)scratch((size_t)groups * 8 + 8);
+    for (int32_t g = 0; g < groups; g++) {
+        int64_t kind = rng_int(r, 0, 9);
+        m[g] = kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? most : kind == 3 && skips ? -1 : rng_int(r, 0, most);
+    }
+    return m;
+}
+SUPPORT int64_t *random_widths(rng *r, int32_t groups, int64_t most) {
+    int64_t *w = (int64_t *)scratch((size_t)groups * 8 + 8);
+    for (int32_t g = 0; g < groups; g++) w[g] = rng_chance(r, 10) ? 0 : rng_chance(r, 20) ? most : rng_int(r, 1, most);
+    return w;
+}
+
+/* A random honest problem of modest size. Arrays belong to the guarded list: take a mark before. */
+SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width) {
+    static const tegroup_dtype ins[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
+    static const int64_t alignments[] = {2, 4, 7, 16, 32};
+    spec s;
+    memset(&s, 0, sizeof s);
+    s.op = op;
+    s.seed = rng_next(r);
+    s.groups = (int32_t)rng_int(r, 0, 6);
+    s.n = rng_int(r, 1, most_width);
+    s.k = rng_int(r, 1, most_width);
+    s.in = ins[rng_int(r, 0, 3)];
+    s.out = s.in == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
+    if (s.in == TEGROUP_DTYPE_F64 || rng_chance(r, 15)) s.compute = TEGROUP_COMPUTE_F64;
+    s.pad = rng_chance(r, 50) ? rng_int(r, 1, 9) : 0;
+    if (rng_chance(r, 20)) {
+        s.rows_each = rng_int(r, 0, most_rows);
+    } else {
+        s.encoding = (tegroup_encoding)rng_int(r, TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_ENDS);
+        s.index = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+        s.m = random_rows(r, s.groups, most_rows, s.encoding == TEGROUP_ENCODING_COUNTS);
+        s.place = s.encoding == TEGROUP_ENCODING_COUNTS ? (place_kind)rng_int(r, 0, 3)
+                : s.encoding == TEGROUP_ENCODING_ENDS ? (place_kind)rng_int(r, 0, 1) : PLACE_DENSE;
+        s.alignment = alignments[rng_int(r, 0, 4)];
+        s.tail_rows = rng_int(r, 0, 5);
+        if (rng_chance(r, 30)) {
+            int which = (int)rng_int(r, 1, 3);
+            if (which & 1) s.ng = random_widths(r, s.groups, s.n);
+            if (which & 2) s.kg = random_widths(r, s.groups, s.k);
+            s.pack = (pack_kind)rng_int(r, 0, 2);
+        }
+    }
+    s.alpha = (int)rng_int(r, 0, 2);
+    s.c = (c_kind)rng_int(r, 0, 3);
+    s.beta = (int)rng_int(r, 0, 2);
+    s.scalar_dtype = rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
+    s.bias = op != TEGROUP_OP_DGRAD && rng_chance(r, 40);
+    s.row_scale_dtype = s.bias && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
+    s.lists = rng_chance(r, 25) ? (int32_t)rng_int(r, 1, 31) : 0;
+    if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
+    return s;
+}
+
+#endif

@@ -1,0 +1,523 @@
+/* tegroup_prepare: honest sizes give exactly what this file works out for itself; sizes that lie never lead outside. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+typedef __int128 wide;
+
+/* ---- a reference that cannot overflow ----------------------------------------------------------------------------- */
+
+/* One set of sizes as a test holds it: 64-bit values, whatever the type in which the library gets them. */
+typedef struct sizes_case {
+    tegroup_shape shape;      /* data, starts and offsets point at guarded arrays */
+    int64_t ld;
+    int64_t values[TEGROUP_MAX_GROUPS + 1], starts[TEGROUP_MAX_GROUPS], cols[TEGROUP_MAX_GROUPS], offsets[TEGROUP_MAX_GROUPS];
+} sizes_case;
+
+/* What they mean. rows are those of an honest case; kept are what is left when lies are cut. */
+typedef struct meaning {
+    int32_t lowest_bad; /* lowest group that a lie is about; -1 = honest */
+    wide start[TEGROUP_MAX_GROUPS], rows[TEGROUP_MAX_GROUPS], kept[TEGROUP_MAX_GROUPS], offset[TEGROUP_MAX_GROUPS];
+} meaning;
+
+static sizes_case kase;
+static meaning want;
+
+static int honest(void) { return want.lowest_bad < 0; }
+
+static wide round_up(wide x, wide to) { return (x + to - 1) / to * to; }
+
+static void blame(meaning *m, int32_t g) {
+    if (m->lowest_bad < 0 || g < m->lowest_bad) m->lowest_bad = g;
+}
+
+/* Of two blocks that share something, the one that starts first (of equals: the lower index) must be cut at the other. */
+static int must_be_cut(wide at, int32_t g, wide length, wide other_at, int32_t h) {
+    return (at < other_at || (at == other_at && g < h)) && other_at < at + length;
+}
+
+static void understand(const sizes_case *c, meaning *m) {
+    const tegroup_shape *shape = &c->shape;
+    const tegroup_sizes *sizes = &shape->row_sizes;
+    int32_t G = shape->groups;
+    wide at = 0, packed = 0, alignment = sizes->alignment > 0 ? sizes->alignment : 1;
+    int counts = sizes->encoding == TEGROUP_ENCODING_COUNTS, ends = sizes->encoding == TEGROUP_ENCODING_ENDS;
+    m->lowest_bad = -1;
+    for (int32_t g = 0; g < G; g++) {
+        wide v = c->values[g], start, rows;
+        if (counts) {
+            start = sizes->starts != NULL ? (wide)c->starts[g] : sizes->stride > 0 ? (wide)g * sizes->stride : at;
+            rows = v;
+            if (v < -1 || (v != -1 && start < 0)) blame(m, g);
+            if (sizes->stride > 0 && v > sizes->stride && g + 1 < G) { blame(m, g); rows = sizes->stride; }
+            if (v > 0) at = round_up(at + v, alignment);
+        } else {
+            wide end = ends ? v : (wide)c->values[g + 1], before = ends ? (g > 0 ? (wide)c->values[g - 1] : 0) : v;
+            if (!ends && g == 0) { /* rows before the first offset are nobody's */
+                if (v != 0) blame(m, g);
+                at = v > 0 ? v : 0;
+            }
+            start = ends ? round_up(at, alignment) : at;
+            rows = end > start ? end - start : 0;
+            /* an end that repeats is an empty group, padded or not; one within the padding is nothing */
+            if (end < before || (end < start && end != before) || end > shape->rows) blame(m, g);
+            if (end > at) at = end;
+        }
+        if (rows > 0 && start + rows > shape->rows) blame(m, g);
+        m->start[g] = start;
+        m->rows[g] = rows;
+        m->kept[g] = rows <= 0 || start < 0 || start >= shape->rows ? 0 : start + rows > shape->rows ? shape->rows - start : rows;
+    }
+    if (sizes->starts != NULL) {
+        static wide cut[TEGROUP_MAX_GROUPS];
+        for (int32_t g = 0; g < G; g++) {
+            cut[g] = m->kept[g];
+            for (int32_t h = 0; h < G; h++)
+                if (m->kept[g] > 0 && m->kept[h] > 0 && must_be_cut(m->start[g], g, cut[g], m->start[h], h)) {
+                    blame(m, g);
+                    cut[g] = m->start[h] - m->start[g];
+                }
+        }
+        memcpy(m->kept, cut, sizeof cut);
+    }
+    int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    if (!ragged_cols && shape->offsets == NULL) return;
+    static wide length[TEGROUP_MAX_GROUPS];
+    for (int32_t g = 0; g < G; g++) {
+        wide cols = ragged_cols ? c->cols[g] : shape->cols, bound = cols < 0 ? 0 : cols > shape->cols ? shape->cols : cols, ld = c->ld != 0 ? c->ld : bound;
+        if (cols != bound) blame(m, g);
+        length[g] = m->kept[g] > 0 && bound > 0 ? (m->kept[g] - 1) * ld + bound : 0;
+        m->offset[g] = shape->offsets != NULL ? (wide)c->offsets[g] : c->ld != 0 ? m->start[g] * ld : packed;
+        packed += m->kept[g] * bound;
+        if (length[g] > 0 && (m->offset[g] < 0 || m->offset[g] + length[g] > shape->elements)) { blame(m, g); length[g] = 0; }
+    }
+    for (int32_t g = 0; shape->offsets != NULL && g < G; g++)
+        for (int32_t h = 0; h < G; h++)
+            if (length[g] > 0 && length[h] > 0 && must_be_cut(m->offset[g], g, length[g], m->offset[h], h)) blame(m, g);
+}
+
+/* ---- making sizes --------------------------------------------------------------------------------------------------- */
+
+static void attach(sizes_case *c) { /* give the library guarded copies */
+    tegroup_shape *shape = &c->shape;
+    tegroup_sizes *rows = &shape->row_sizes;
+    int32_t G = shape->groups;
+    rows->space = TEGROUP_SPACE_HOST;
+    rows->data = index_array(rows->dtype, c->values, G + (rows->encoding == TEGROUP_ENCODING_OFFSETS));
+    if (rows->starts != NULL) rows->starts = index_array(rows->dtype, c->starts, G);
+    if (shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET) {
+        shape->col_sizes.space = TEGROUP_SPACE_HOST;
+        shape->col_sizes.data = index_array(shape->col_sizes.dtype, c->cols, G);
+    }
+    if (shape->offsets != NULL) shape->offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, c->offsets, G);
+}
+
+static const void *const present = &kase; /* "there is one": replaced by attach */
+
+static void honest_case(rng *r, sizes_case *c, int32_t groups, int64_t most) {
+    static const int64_t alignments[] = {0, 1, 2, 5, 16, 128, 256};
+    tegroup_shape *shape = &c->shape;
+    tegroup_sizes *rows = &shape->row_sizes;
+    memset(shape, 0, sizeof *shape);
+    c->ld = 0;
+    shape->groups = groups;
+    shape->cols = rng_int(r, 1, 20);
+    rows->encoding = (tegroup_encoding)rng_int(r, 1, 3);
+    rows->dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+    int counts = rows->encoding == TEGROUP_ENCODING_COUNTS, place = counts ? (int)rng_int(r, 0, 3) : 0;
+    if (rows->encoding == TEGROUP_ENCODING_ENDS || place == 1) rows->alignment = alignments[rng_int(r, 0, 6)];
+    if (place == 2) rows->stride = most + rng_int(r, 0, 3) + (most == 0);
+    if (place == 3) rows->starts = present;
+    int64_t at = 0, end = 0, step = rows->alignment > 0 ? rows->alignment : 1;
+    static int32_t order[TEGROUP_MAX_GROUPS];
+    for (int32_t g = 0; g < groups; g++) order[g] = g;
+    if (place == 3) rng_shuffle(r, order, groups);
+    static int64_t count[TEGROUP_MAX_GROUPS];
+    for (int32_t i = 0; i < groups; i++) {
+        int32_t g = order[i];
+        count[g] = rng_chance(r, 25) ? 0 : rng_int(r, 0, most);
+        if (counts && rng_chance(r, 10)) count[g] = -1;
+        int64_t n = count[g] > 0 ? count[g] : 0;
+        if (place == 2) at = g * rows->stride;
+        if (place == 3) at += rng_int(r, 0, 2);
+        at = (at + step - 1) / step * step;
+        c->starts[g] = at;
+        c->values[g] = counts ? count[g] : rows->encoding == TEGROUP_ENCODING_ENDS ? at + n : at;
+        at += n;
+        end = at;
+    }
+    if (rows->encoding == TEGROUP_ENCODING_OFFSETS) c->values[groups] = at;
+    shape->rows = (place == 2 ? groups * rows->stride : end) + (rng_chance(r, 50) ? 0 : rng_int(r, 0, 9));
+    int kind = (int)rng_int(r, 0, 6); /* 0..2 regular, 3 packed, 4 offsets, 5 rows of one buffer, 6 offsets of equal widths */
+    if (kind < 3) return;
+    if (kind < 6) {
+        shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        shape->col_sizes.dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+    }
+    if (kind == 5 || (kind == 6 && rng_chance(r, 50))) c->ld = shape->cols + rng_int(r, 0, 3);
+    if (kind == 4 || kind == 6) shape->offsets = (const int64_t *)present;
+    int64_t elements = 0;
+    for (int32_t g = 0; g < groups; g++) {
+        int64_t n = count[g] > 0 ? count[g] : 0;
+        c->cols[g] = kind == 6 ? shape->cols : rng_int(r, 0, shape->cols);
+        if (kind == 4 || kind == 6) elements += rng_int(r, 0, 3);
+        c->offsets[g] = elements;
+        if (n > 0) elements += (n - 1) * (c->ld != 0 ? c->ld : c->cols[g]) + c->cols[g];
+    }
+    shape->elements = kind == 5 ? shape->rows * c->ld : elements;
+    if (shape->elements == 0) shape->elements = 1;
+}
+
+static int64_t hostile_value(rng *r, const sizes_case *c) {
+    static const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, INT64_MAX, INT64_MAX - 1, -1, -2, -3, INT32_MIN, INT32_MAX,
+        INT64_C(1) << 31, INT64_C(1) << 32, INT64_C(1) << 40, INT64_C(1) << 53, INT64_C(1) << 62, -(INT64_C(1) << 62), 0, 1};
+    switch (rng_int(r, 0, 5)) {
+    case 0: case 1: return extremes[rng_int(r, 0, 16)];
+    case 2: return (int64_t)rng_next(r);
+    case 3: return (int64_t)(rng_next(r) >> rng_int(r, 1, 63));
+    case 4: return c->shape.rows + rng_int(r, -2, 2);
+    default: return rng_int(r, -4, 2 * c->shape.rows + 4);
+    }
+}
+
+/* Honest sizes with anything from one lie to nothing but lies. */
+static void hostile_case(rng *r, sizes_case *c, int32_t groups) {
+    honest_case(r, c, groups, rng_int(r, 0, 12));
+    tegroup_shape *shape = &c->shape;
+    int percent = rng_chance(r, 40) ? 100 : (int)rng_int(r, 1, 60);
+    for (int32_t g = 0; g < groups; g++) {
+        if (rng_chance(r, percent)) c->values[g] = hostile_value(r, c);
+        if (rng_chance(r, percent)) c->starts[g] = hostile_value(r, c);
+        if (c->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET && rng_chance(r, percent)) c->cols[g] = rng_chance(r, 50) ? rng_int(r, -2, shape->cols + 2) : hostile_value(r, c);
+        if (rng_chance(r, percent)) c->offsets[g] = rng_chance(r, 50) ? rng_int(r, -2, shape->elements + 2) : hostile_value(r, c);
+    }
+    if (rng_chance(r, percent)) c->values[groups] = hostile_value(r, c);
+    if (rng_chance(r, 20)) shape->rows = rng_int(r, 0, shape->rows);
+    if (rng_chance(r, 20) && shape->elements > 1) shape->elements = rng_int(r, 1, shape->elements);
+    if (rng_chance(r, 3)) shape->rows = TEGROUP_MAX_ROWS;
+    if (shape->row_sizes.alignment > 0 && rng_chance(r, 10)) shape->row_sizes.alignment = INT64_C(1) << rng_int(r, 0, 40);
+    if (shape->row_sizes.stride > 0 && rng_chance(r, 30)) shape->row_sizes.stride = rng_chance(r, 50) ? rng_int(r, 1, 12) : INT64_C(1) << rng_int(r, 0, 40);
+    /* the values as they are after their conversion */
+    for (int32_t g = 0; g <= groups; g++) {
+        if (shape->row_sizes.dtype == TEGROUP_DTYPE_I32) c->values[g] = (int32_t)c->values[g];
+        if (g == groups) break;
+        if (shape->row_sizes.dtype == TEGROUP_DTYPE_I32) c->starts[g] = (int32_t)c->starts[g];
+        if (shape->col_sizes.dtype == TEGROUP_DTYPE_I32) c->cols[g] = (int32_t)c->cols[g];
+    }
+}
+
+/* Prepare into a guarded buffer of exactly the bytes that the layout asks for. NULL when the call fails. */
+static const void *prepared(sizes_case *c, tegroup_error *error) {
+    tegroup_prepare_desc desc;
+    tegroup_layout layout;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    attach(c);
+    desc.shape = c->shape;
+    desc.ld = c->ld;
+    if (tegroup_snapshot_layout(&c->shape, &layout, error) != TEGROUP_OK) return NULL;
+    desc.snapshot_bytes = layout.total_bytes;
+    desc.snapshot = guarded(layout.total_bytes);
+    return tegroup_prepare(&desc, NULL, error) == TEGROUP_OK ? desc.snapshot : NULL;
+}
+
+/* What holds of every snapshot, honest or not. Returns what is broken, or NULL. */
+static const char *broken(const sizes_case *c, const void *snapshot) {
+    const tegroup_shape *shape = &c->shape;
+    tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+    int32_t G = shape->groups;
+    int irregular = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->offsets != NULL;
+    int64_t total = 0, most = 0, end = 0;
+    if (v.header->magic != TEGROUP_SNAPSHOT_MAGIC || v.header->groups != G || v.header->irregular != irregular) return "header";
+    if (v.header->capacity_rows != shape->rows || v.header->capacity_cols != shape->cols) return "capacity";
+    if (v.header->capacity_elements != (irregular ? shape->elements : 0)) return "capacity_elements";
+    if ((v.cols != NULL) != irregular || (v.offset != NULL) != irregular) return "cols or offset present";
+    if ((v.header->status == 0) != (v.header->bad_group == -1)) return "status and bad_group disagree";
+    if (v.header->bad_group < -1 || v.header->bad_group >= (G > 0 ? G : 1)) return "bad_group range";
+    for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
+        static const int64_t granule[] = {4, 16, 32, 64, 128, 256};
+        int64_t sum = 0;
+        for (int32_t g = 0; g <= G; g++) {
+            if (v.prefix[i][g] != sum) return "prefix sums";
+            if (g < G && v.rows[g] > 0) sum += v.rows[g] / granule[i] + (v.rows[g] % granule[i] != 0);
+        }
+    }
+    for (int32_t g = 0; g < G; g++) {
+        int64_t rows = v.rows[g];
+        if (rows < -1) return "rows below -1";
+        if (v.start[g] < 0 || v.start[g] > shape->rows) return "start outside the buffer";
+        if (rows > 0 && rows > shape->rows - v.start[g]) return "rows past the buffer";
+        total += rows > 0 ? rows : 0;
+        if (rows > most) most = rows;
+        if (rows > 0 && v.start[g] + rows > end) end = v.start[g] + rows;
+        if (irregular) {
+            if (v.cols[g] < 0 || v.cols[g] > shape->cols) return "cols outside 0 .. shape.cols";
+            if (v.offset[g] < 0 || v.offset[g] > shape->elements) return "offset outside the buffer";
+            if (rows > 0 && v.cols[g] > 0
+                && (wide)v.offset[g] + (wide)(rows - 1) * (c->ld != 0 ? c->ld : v.cols[g]) + v.cols[g] > shape->elements) return "elements past the buffer";
+        }
+        for (int32_t h = 0; h < g; h++) {
+            if (rows <= 0 || v.rows[h] <= 0) continue;
+            if (v.start[g] < v.start[h] + v.rows[h] && v.start[h] < v.start[g] + rows) return "two groups share rows";
+            if (!irregular || v.cols[g] == 0 || v.cols[h] == 0 || (c->ld != 0 && shape->offsets == NULL)) continue;
+            if (v.offset[g] < v.offset[h] + (v.rows[h] - 1) * (c->ld != 0 ? c->ld : v.cols[h]) + v.cols[h]
+                && v.offset[h] < v.offset[g] + (rows - 1) * (c->ld != 0 ? c->ld : v.cols[g]) + v.cols[g]) return "two groups share elements";
+        }
+    }
+    if (v.header->rows_total != total || v.header->rows_max != most || v.header->rows_end != end) return "totals";
+    static char seen[TEGROUP_MAX_GROUPS];
+    memset(seen, 0, sizeof seen);
+    for (int32_t i = 0; i < G; i++) {
+        int32_t g = v.order[i];
+        if (g < 0 || g >= G || seen[g]) return "order is no permutation";
+        seen[g] = 1;
+        if (i == 0) continue;
+        int32_t before = v.order[i - 1];
+        int64_t x = v.rows[before] > 0 ? v.rows[before] : 0, y = v.rows[g] > 0 ? v.rows[g] : 0;
+        if (x < y || (x == y && before > g)) return "order is not sorted";
+    }
+    return NULL;
+}
+
+static void show(const sizes_case *c, const void *snapshot) {
+    const tegroup_shape *shape = &c->shape;
+    tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+    fprintf(stderr, "encoding %d dtype %d starts %d alignment %ld stride %ld capacity %ld cols %ld elements %ld offsets %d ld %ld status %u bad %d want %d %d\n",
+            (int)shape->row_sizes.encoding, (int)shape->row_sizes.dtype, shape->row_sizes.starts != NULL, (long)shape->row_sizes.alignment,
+            (long)shape->row_sizes.stride, (long)shape->rows, (long)shape->cols, (long)shape->elements, shape->offsets != NULL, (long)c->ld,
+            v.header->status, v.header->bad_group, honest(), want.lowest_bad);
+    for (int32_t g = 0; g < shape->groups && g < 12; g++)
+        fprintf(stderr, "  %d: value %ld start %ld -> start %ld rows %ld%s", g, (long)c->values[g],
+                shape->row_sizes.starts != NULL ? (long)c->starts[g] : 0L, (long)v.start[g], (long)v.rows[g], v.cols == NULL ? "\n" : "");
+    for (int32_t g = 0; v.cols != NULL && g < shape->groups && g < 12; g++)
+        fprintf(stderr, "  %d: cols %ld offset %ld -> cols %ld offset %ld\n", g, (long)c->cols[g],
+                shape->offsets != NULL ? (long)c->offsets[g] : -1L, (long)v.cols[g], (long)v.offset[g]);
+}
+
+/* ---- tests -------------------------------------------------------------------------------------------------------------- */
+
+UTEST(prepare, honest_sizes_exactly) {
+    rng r = rng_seed(2001);
+    int64_t cases = scaled(6000);
+    for (int64_t i = 0; i < cases; i++) {
+        void *mark = guards_mark();
+        tegroup_error error;
+        int32_t groups = i % 500 == 499 ? TEGROUP_MAX_GROUPS : (int32_t)rng_int(&r, 0, 70);
+        honest_case(&r, &kase, groups, rng_int(&r, 0, 300));
+        understand(&kase, &want);
+        ASSERT_TRUE(honest()); /* of the generator */
+        const void *snapshot = prepared(&kase, &error);
+        ASSERT_TRUE(snapshot != NULL);
+        tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+        const char *complaint = broken(&kase, snapshot);
+        if (complaint != NULL || v.header->status != 0) show(&kase, snapshot);
+        ASSERT_STREQ("", complaint != NULL ? complaint : "");
+        ASSERT_EQ(v.header->status, 0u);
+        ASSERT_EQ(v.header->bad_group, -1);
+        for (int32_t g = 0; g < groups; g++) {
+            ASSERT_EQ(v.rows[g], (int64_t)want.rows[g]);
+            if (want.start[g] <= kase.shape.rows) ASSERT_EQ(v.start[g], (int64_t)want.start[g]);
+            if (v.cols == NULL) continue;
+            ASSERT_EQ(v.cols[g], kase.cols[g]);
+            if (want.rows[g] > 0 && kase.cols[g] > 0) ASSERT_EQ(v.offset[g], (int64_t)want.offset[g]);
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+    printf("honest arrays: %ld\n", (long)cases);
+}
+
+UTEST(prepare, hostile_sizes_stay_inside) {
+    rng r = rng_seed(2002);
+    int64_t cases = scaled(120000), lies = 0;
+    for (int64_t i = 0; i < cases; i++) {
+        void *mark = guards_mark();
+        tegroup_error error;
+        int32_t groups = i % 5000 == 4999 ? (int32_t)rng_int(&r, 4000, TEGROUP_MAX_GROUPS) : (int32_t)(rng_chance(&r, 70) ? rng_int(&r, 0, 8) : rng_int(&r, 0, 64));
+        hostile_case(&r, &kase, groups);
+        understand(&kase, &want);
+        const void *snapshot = prepared(&kase, &error);
+        if (snapshot == NULL) fprintf(stderr, "%d %s %s\n", (int)error.status, error.field, error.rule);
+        ASSERT_TRUE(snapshot != NULL);
+        tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+        const char *complaint = broken(&kase, snapshot);
+        if (complaint == NULL && (v.header->status == 0) != honest()) complaint = honest() ? "honest sizes called a lie" : "a lie went unnoticed";
+        if (complaint == NULL && v.header->bad_group != want.lowest_bad) complaint = "bad_group";
+        if (complaint != NULL) show(&kase, snapshot);
+        ASSERT_STREQ("", complaint != NULL ? complaint : "");
+        for (int32_t g = 0; g < groups && honest(); g++) ASSERT_EQ(v.rows[g], (int64_t)want.rows[g]);
+        ASSERT_EQ(guards_changed(), 0);
+        lies += !honest();
+        guards_release(mark);
+    }
+    ASSERT_GT(lies, cases / 2);
+    ASSERT_LT(lies, cases);
+    printf("hostile arrays: %ld, of which %ld lie\n", (long)cases, (long)lies);
+}
+
+/* One planted lie: its bit, and nothing else's; the groups that it does not touch are as they were. */
+UTEST(prepare, each_lie_has_its_bit) {
+    static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4]; } lie[] = {
+        {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MIN, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
+        {TEGROUP_ENCODING_COUNTS, {3, -1, 4, 1}, {0}, 0, 20, 0, -1, {3, -1, 4, 1}},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MAX, INT64_MAX, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 1, {3, 5, 0, 0}},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, -5, 2}, 1, 20, TEGROUP_SNAPSHOT_START, 2, {3, 2, 0, 1}},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, 2, 5}, 1, 20, TEGROUP_SNAPSHOT_OVERLAP, 2, {3, 2, 3, 1}},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
+        {TEGROUP_ENCODING_OFFSETS, {1, 3, 5, 9, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_START, 0, {2, 2, 4, 1}},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 4, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 2, {3, 2, 0, 5}},
+    };
+    for (size_t i = 0; i < sizeof lie / sizeof *lie; i++) {
+        tegroup_error error;
+        void *mark = guards_mark();
+        memset(&kase.shape, 0, sizeof kase.shape);
+        kase.ld = 0;
+        kase.shape.groups = 4; kase.shape.rows = lie[i].rows; kase.shape.cols = 3;
+        kase.shape.row_sizes.encoding = lie[i].encoding;
+        kase.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        kase.shape.row_sizes.starts = lie[i].listed ? present : NULL;
+        memcpy(kase.values, lie[i].values, sizeof lie[i].values);
+        memcpy(kase.starts, lie[i].starts, sizeof lie[i].starts);
+        const void *snapshot = prepared(&kase, &error);
+        ASSERT_TRUE(snapshot != NULL);
+        tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+        if (v.header->status != lie[i].status || v.header->bad_group != lie[i].bad || memcmp(v.rows, lie[i].want, 32) != 0) {
+            fprintf(stderr, "lie %d\n", (int)i);
+            show(&kase, snapshot);
+        }
+        EXPECT_EQ(v.header->status, lie[i].status);
+        EXPECT_EQ(v.header->bad_group, lie[i].bad);
+        for (int32_t g = 0; g < 4; g++) EXPECT_EQ(v.rows[g], lie[i].want[g]);
+        guards_release(mark);
+    }
+}
+
+/* The sizes are read once: what happens to the array afterwards changes nothing. */
+UTEST(prepare, a_snapshot_is_a_copy) {
+    rng r = rng_seed(2003);
+    tegroup_error error;
+    void *mark = guards_mark();
+    spec s = {.op = TEGROUP_OP_FORWARD, .groups = 5, .n = 7, .k = 9, .seed = 3, .tail_rows = 4};
+    s.m = random_rows(&r, s.groups, 20, 0);
+    problem p;
+    problem_make(&p, &s);
+    ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
+    ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
+    memset((void *)(uintptr_t)p.desc.a.shape.row_sizes.data, 0x7F, 5 * 8);
+    problem_reference(&p);
+    ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_OK);
+    ASSERT_LT(problem_compare(&p).worst, 1.0);
+    ASSERT_EQ(guards_changed(), 0);
+    guards_release(mark);
+}
+
+/* Products over snapshots of lies: not a byte outside the rows that the snapshot says. ASan adds: not one read either. */
+UTEST(prepare, products_over_lies_stay_inside) {
+    rng r = rng_seed(2004);
+    int64_t cases = scaled(3000), rows_written = 0;
+    for (int64_t i = 0; i < cases; i++) {
+        void *mark = guards_mark();
+        tegroup_error error;
+        tegroup_op op = (tegroup_op)rng_int(&r, 1, 3);
+        int32_t groups = (int32_t)rng_int(&r, 0, 12);
+        hostile_case(&r, &kase, groups);
+        tegroup_shape rows = kase.shape;
+        int irregular = rows.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+        if (rows.rows > 4096) rows.rows = kase.shape.rows = 4096;
+        const void *snapshot = prepared(&kase, &error);
+        ASSERT_TRUE(snapshot != NULL);
+        tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
+        tegroup_gemm_desc d;
+        tegroup_plan plan;
+        memset(&d, 0, sizeof d);
+        int64_t n = rng_int(&r, 1, 9), width = kase.shape.cols, weights = groups * n * width;
+        int64_t elements = irregular ? kase.shape.elements : kase.shape.rows * width;
+        d.struct_size = sizeof d;
+        d.op = op;
+        d.space = TEGROUP_SPACE_HOST;
+        /* the hostile tensor is a (FORWARD: k is its width; DGRAD, WGRAD: n) */
+        tegroup_tensor hostile, other, weight;
+        memset(&hostile, 0, sizeof hostile);
+        hostile.shape = kase.shape;
+        hostile.shape.snapshot = snapshot;
+        hostile.dtype = TEGROUP_DTYPE_F32;
+        hostile.ld = kase.ld;
+        hostile.data = guarded((size_t)elements * 4);
+        memset(hostile.data, 0, (size_t)elements * 4);
+        sizes_case plain = kase; /* the same rows, n columns each */
+        memset(&plain.shape.col_sizes, 0, sizeof plain.shape.col_sizes);
+        plain.shape.offsets = NULL; plain.shape.elements = 0; plain.shape.cols = n; plain.ld = 0;
+        memset(&other, 0, sizeof other);
+        const void *plain_snapshot = prepared(&plain, &error);
+        ASSERT_TRUE(plain_snapshot != NULL);
+        other.shape = plain.shape;
+        other.shape.snapshot = plain_snapshot;
+        other.dtype = TEGROUP_DTYPE_F32;
+        other.data = guarded((size_t)(plain.shape.rows * n) * 4);
+        /* weights that fit every group's columns; irregular ones are described by lies as well */
+        memset(&weight, 0, sizeof weight);
+        weight.dtype = TEGROUP_DTYPE_F32;
+        weight.shape.groups = groups;
+        weight.shape.rows = op == TEGROUP_OP_FORWARD ? n : width;
+        weight.shape.cols = op == TEGROUP_OP_FORWARD ? width : n;
+        weight.data = guarded((size_t)weights * 4);
+        memset(weight.data, 0, (size_t)weights * 4);
+        if (irregular) {
+            static sizes_case w;
+            memset(&w, 0, sizeof w);
+            w.shape = weight.shape;
+            w.shape.rows *= groups;
+            w.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+            w.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+            w.shape.elements = weights > 0 ? weights : 1;
+            for (int32_t g = 0; g < groups; g++) {
+                w.values[g] = op == TEGROUP_OP_FORWARD ? n : kase.cols[g];
+                w.cols[g] = rng_chance(&r, 70) ? (op == TEGROUP_OP_FORWARD ? kase.cols[g] : n) : hostile_value(&r, &kase);
+            }
+            w.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+            w.shape.col_sizes.dtype = TEGROUP_DTYPE_I64;
+            weight.data = guarded((size_t)w.shape.elements * 4);
+            memset(weight.data, 0, (size_t)w.shape.elements * 4);
+            const void *weight_snapshot = prepared(&w, &error);
+            ASSERT_TRUE(weight_snapshot != NULL);
+            weight.shape = w.shape;
+            weight.shape.snapshot = weight_snapshot;
+        }
+        d.a = hostile;
+        d.b = op == TEGROUP_OP_WGRAD ? other : weight;
+        d.d = op == TEGROUP_OP_WGRAD ? weight : other;
+        if (op == TEGROUP_OP_WGRAD) memset(other.data, 0, (size_t)(plain.shape.rows * n) * 4);
+        tegroup_status status = tegroup_plan_make(&d, NULL, &plan, &error);
+        if (status == TEGROUP_OK) {
+            d.workspace_bytes = plan.workspace.total_bytes;
+            d.workspace = guarded(d.workspace_bytes);
+            guarded_remember(other.data);
+            status = tegroup_gemm(&plan, &d, NULL, &error);
+        }
+        if (status != TEGROUP_OK) fprintf(stderr, "%d %s %s %ld %ld\n", (int)status, error.field, error.rule, (long)error.expected, (long)error.got);
+        ASSERT_EQ(status, TEGROUP_OK);
+        ASSERT_EQ(guards_changed(), 0);
+        if (op != TEGROUP_OP_WGRAD) { /* rows of d that no group owns are as they were */
+            tegroup_snapshot_view o = tegroup_snapshot_read(plain_snapshot);
+            unsigned char *now = (unsigned char *)other.data, *then = guarded_find(other.data)->copy;
+            for (int32_t g = 0; g < groups; g++) {
+                if (o.rows[g] <= 0) continue;
+                memcpy(then + o.start[g] * n * 4, now + o.start[g] * n * 4, (size_t)(o.rows[g] * n) * 4);
+                rows_written += o.rows[g];
+            }
+            ASSERT_EQ(guarded_changed(other.data), 0);
+        }
+        (void)v;
+        guards_release(mark);
+    }
+    ASSERT_GT(rows_written, 0);
+    printf("products over hostile sizes: %ld\n", (long)cases);
+}
+
+UTEST_MAIN()

@@ -1,0 +1,707 @@
+/* Every rule of every checker, broken one at a time: the status, the field, what was expected and what came, and that not a
+ * byte was written. tests/compile/world.h holds a good call of every function; a line below spoils one thing in it. */
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+#include "../compile/world.h"
+#include "utest.h"
+#include <stdint.h>
+#include <stdio.h>
+
+static world         good, w, before;
+static tegroup_error error;
+static int           provoked[TEGROUP_STATUS_COUNT];
+
+static void spoil_nothing(void) {
+    static int made;
+    if (!made) {
+        tegroup_status status = world_make(&w, &error);
+        if (status != TEGROUP_OK) {
+            printf("the good calls: %s: %s %s\n", tegroup_status_name(status), error.field, error.rule);
+            exit(1);
+        }
+        memcpy(&good, &w, sizeof w);
+        made = 1;
+    }
+    memcpy(&w, &good, sizeof w);
+}
+
+/* The calls, by name. */
+#define call_prepare(e)             tegroup_prepare(&w.prepare, NULL, e)
+#define call_irregular(e)           tegroup_prepare(&w.irregular, NULL, e)
+#define call_problem(e)             tegroup_gemm_problem(&w.forward, &w.problem, e)
+#define call_problem_dgrad(e)       tegroup_gemm_problem(&w.dgrad, &w.problem, e)
+#define call_problem_wgrad(e)       tegroup_gemm_problem(&w.wgrad, &w.problem, e)
+#define call_explain(e)             tegroup_explain(&w.forward, &w.target, w.verdicts, e)
+#define call_plan(e)                tegroup_plan_make(&w.forward, NULL, &w.plan, e)
+#define call_plan_dgrad(e)          tegroup_plan_make(&w.dgrad, NULL, &w.plan, e)
+#define call_plan_target(e)         tegroup_plan_make(&w.dgrad, &w.target, &w.plan, e)
+#define call_check(e)               tegroup_gemm_check(&w.forward_plan, &w.forward, e)
+#define call_forward(e)             tegroup_gemm(&w.forward_plan, &w.forward, NULL, e)
+#define call_dgrad(e)               tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, e)
+#define call_wgrad(e)               tegroup_gemm(&w.wgrad_plan, &w.wgrad, NULL, e)
+#define call_activation(e)          tegroup_activation_forward(&w.activation, NULL, e)
+#define call_activation_backward(e) tegroup_activation_backward(&w.activation_backward, NULL, e)
+#define call_router(e)              tegroup_router(&w.router, NULL, e)
+#define call_router_backward(e)     tegroup_router_backward(&w.router_backward, NULL, e)
+#define call_permutation(e)         tegroup_permutation_make(&w.permutation, NULL, e)
+#define call_permute(e)             tegroup_permute(&w.permute, NULL, e)
+#define call_combine(e)             tegroup_combine(&w.combine, NULL, e)
+#define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
+
+#define call_replanned(e)           replanned(&w.forward, e)
+#define call_replanned_dgrad(e)     replanned(&w.dgrad, e)
+#define call_replanned_wgrad(e)     replanned(&w.wgrad, e)
+#define call_other_plan(e)          tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, e)
+
+/* A new plan for what the descriptor has become, then all that a run checks. */
+static tegroup_status replanned(const tegroup_gemm_desc *desc, tegroup_error *e) {
+    tegroup_plan   plan;
+    tegroup_status status = tegroup_plan_make(desc, NULL, &plan, e);
+    return status != TEGROUP_OK ? status : tegroup_gemm_check(&plan, desc, e);
+}
+
+/* One bad call, with and without somewhere to put the error. */
+#define BAD_CALL(call, with_error, without_error, what, status_name, field_name, expected_number, got_number)                      \
+    do {                                                                                                                            \
+        tegroup_status status_, silent_;                                                                                            \
+        int64_t        expected_ = (int64_t)(expected_number), got_ = (int64_t)(got_number);                                       \
+        memcpy(&before, &w, sizeof w);                                                                                              \
+        memset(&error, 0xA5, sizeof error);                                                                                         \
+        silent_ = without_error;                                                                                                    \
+        status_ = with_error;                                                                                                       \
+        if (!as_told(call, what, status_, silent_, TEGROUP_ERROR_##status_name, field_name, expected_, got_)) {                     \
+            printf("%s:%d: wanted %s %s (expected %lld, got %lld)\n", __FILE__, __LINE__, #status_name, field_name,                 \
+                   (long long)expected_, (long long)got_);                                                                          \
+            *utest_result = UTEST_TEST_FAILURE;                                                                                     \
+        }                                                                                                                           \
+    } while (0)
+
+/* BAD: spoil the world by a statement, make a call. NOT: a call whose arguments are bad themselves; e is the error. */
+#define BAD(call, spoil, status, field, expected, got)                                                                              \
+    do {                                                                                                                            \
+        spoil_nothing();                                                                                                            \
+        spoil;                                                                                                                      \
+        BAD_CALL(#call, call_##call(&error), call_##call(NULL), #spoil, status, field, expected, got);                              \
+    } while (0)
+#define NOT(function, arguments, status, field, expected, got)                                                                      \
+    do {                                                                                                                            \
+        spoil_nothing();                                                                                                            \
+        BAD_CALL(#function, tegroup_##function(arguments, &error), tegroup_##function(arguments, NULL), #arguments, status, field,  \
+                 expected, got);                                                                                                    \
+    } while (0)
+#define AND , /* between the arguments in NOT */
+
+static int as_told(const char *call, const char *what, tegroup_status status, tegroup_status silent, tegroup_status wanted,
+                   const char *field, int64_t expected, int64_t got) {
+    char   text[1024];
+    size_t changed = 0;
+    int    told;
+
+    if (memcmp(&w, &before, sizeof w) == 0) changed = sizeof w;
+    while (changed < sizeof w && ((unsigned char *)&w)[changed] == ((unsigned char *)&before)[changed]) changed++;
+    if (status != wanted || silent != wanted || error.status != wanted) {
+        printf("%s with %s: %s\n", call, what, status == TEGROUP_OK ? "accepted" : tegroup_status_name(status));
+        if (status != TEGROUP_OK && error.status == status) printf("    %s %s\n", error.field, error.rule);
+        return 0;
+    }
+    tegroup_error_text(&error, text, sizeof text);
+    told = error.native == 0 && strcmp(error.field, field) == 0 && error.rule != NULL && strlen(error.rule) > 3 && error.expected == expected &&
+           error.got == got && strstr(text, error.field) && strstr(text, error.rule) && strstr(text, tegroup_status_string(status));
+    if (!told) printf("%s with %s: %s\n", call, what, text);
+    if (changed < sizeof w) printf("%s with %s: byte %lu was written\n", call, what, (unsigned long)changed);
+    provoked[status] += told && changed == sizeof w;
+    return told && changed == sizeof w;
+}
+
+#define ADDRESSABLE ((uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1)
+#define SHIFT(pointer, bytes) (pointer = (void *)((char *)(uintptr_t)(const void *)(pointer) + (bytes)))
+
+/* The good calls are good; otherwise nothing below means anything. */
+UTEST(status, good_calls) {
+    spoil_nothing();
+    ASSERT_EQ(TEGROUP_OK, call_prepare(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_irregular(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_problem(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_problem_dgrad(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_problem_wgrad(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_explain(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_plan(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_plan_dgrad(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_check(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_forward(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_dgrad(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_wgrad(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_activation(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_activation_backward(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_router(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_router_backward(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_permutation(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_permute(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_combine(NULL));
+    ASSERT_EQ(TEGROUP_OK, call_combine_backward(NULL));
+}
+
+UTEST(status, null_arguments) {
+    NOT(prepare, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(gemm_problem, NULL AND &w.problem, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(gemm_problem, &w.forward AND NULL, NULL_ARGUMENT, "problem", 1, 0);
+    NOT(explain, NULL AND NULL AND w.verdicts, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(explain, &w.forward AND NULL AND NULL, NULL_ARGUMENT, "verdicts", 1, 0);
+    NOT(plan_make, NULL AND NULL AND &w.plan, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(plan_make, &w.forward AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    NOT(gemm_check, NULL AND &w.forward, NULL_ARGUMENT, "plan", 1, 0);
+    NOT(gemm_check, &w.forward_plan AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(gemm, NULL AND &w.forward AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    NOT(gemm, &w.forward_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(activation_forward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(activation_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(router, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(router_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(permutation_make, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(permute, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+}
+
+/* struct_size comes first in every descriptor; a wrong one, and all zeros, is noticed before anything else is read. */
+#define STRUCT_SIZE(call, type, desc)                                                                                               \
+    ASSERT_EQ((size_t)0, offsetof(type, struct_size));                                                                              \
+    BAD(call, w.desc.struct_size--, STRUCT_SIZE, "struct_size", sizeof(type), sizeof(type) - 1);                                    \
+    BAD(call, w.desc.struct_size++, STRUCT_SIZE, "struct_size", sizeof(type), sizeof(type) + 1);                                    \
+    BAD(call, memset(&w.desc, 0, sizeof w.desc), STRUCT_SIZE, "struct_size", sizeof(type), 0)
+/* ... and with struct_size set, zero in a required enum is what is missed next. */
+#define UNSET(call, desc, field) \
+    BAD(call, memset(&w.desc, 0, sizeof w.desc); w.desc.struct_size = sizeof w.desc, UNSET, field, 1, 0)
+#define SPACE(call, desc)                                                                                                           \
+    BAD(call, w.desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", TEGROUP_SPACE_HOST, 0);                                           \
+    BAD(call, w.desc.space = (tegroup_space)3, VALUE, "space", TEGROUP_SPACE_DEVICE, 3);                                            \
+    BAD(call, w.desc.space = (tegroup_space)-1, VALUE, "space", TEGROUP_SPACE_DEVICE, (tegroup_space)-1)
+
+UTEST(status, struct_size) {
+    STRUCT_SIZE(prepare, tegroup_prepare_desc, prepare);
+    STRUCT_SIZE(problem, tegroup_gemm_desc, forward);
+    STRUCT_SIZE(explain, tegroup_gemm_desc, forward);
+    STRUCT_SIZE(plan, tegroup_gemm_desc, forward);
+    STRUCT_SIZE(check, tegroup_gemm_desc, forward);
+    STRUCT_SIZE(forward, tegroup_gemm_desc, forward);
+    STRUCT_SIZE(activation, tegroup_activation_desc, activation);
+    STRUCT_SIZE(activation_backward, tegroup_activation_backward_desc, activation_backward);
+    STRUCT_SIZE(router, tegroup_router_desc, router);
+    STRUCT_SIZE(router_backward, tegroup_router_backward_desc, router_backward);
+    STRUCT_SIZE(permutation, tegroup_permutation_desc, permutation);
+    STRUCT_SIZE(permute, tegroup_permute_desc, permute);
+    STRUCT_SIZE(combine, tegroup_combine_desc, combine);
+    STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
+    ASSERT_EQ((size_t)0, offsetof(tegroup_target, struct_size));
+    ASSERT_EQ((size_t)0, offsetof(tegroup_plan, struct_size));
+    BAD(explain, w.target.struct_size--, STRUCT_SIZE, "target.struct_size", sizeof(tegroup_target), sizeof(tegroup_target) - 1);
+    BAD(plan_target, w.target.struct_size = 0, STRUCT_SIZE, "target.struct_size", sizeof(tegroup_target), 0);
+    BAD(forward, w.forward_plan.struct_size--, STRUCT_SIZE, "plan.struct_size", sizeof(tegroup_plan), sizeof(tegroup_plan) - 1);
+}
+
+UTEST(status, zero_is_unset) {
+    UNSET(prepare, prepare, "space");
+    UNSET(problem, forward, "space");
+    UNSET(plan, forward, "space");
+    UNSET(activation, activation, "space");
+    UNSET(activation_backward, activation_backward, "space");
+    UNSET(router, router, "space");
+    UNSET(router_backward, router_backward, "space");
+    UNSET(permutation, permutation, "space");
+    UNSET(permute, permute, "space");
+    UNSET(combine, combine, "space");
+    UNSET(combine_backward, combine_backward, "space");
+    SPACE(prepare, prepare);
+    SPACE(problem, forward);
+    SPACE(activation, activation);
+    SPACE(activation_backward, activation_backward);
+    SPACE(router, router);
+    SPACE(router_backward, router_backward);
+    SPACE(permutation, permutation);
+    SPACE(permute, permute);
+    SPACE(combine, combine);
+    SPACE(combine_backward, combine_backward);
+}
+
+UTEST(status, layouts) {
+    tegroup_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.groups = -1;
+    NOT(snapshot_layout, NULL AND &w.layout, NULL_ARGUMENT, "shape", 1, 0);
+    NOT(snapshot_layout, &w.prepare.shape AND NULL, NULL_ARGUMENT, "layout", 1, 0);
+    NOT(snapshot_layout, &shape AND &w.layout, VALUE, "shape.groups", TEGROUP_MAX_GROUPS, -1);
+    shape.groups = TEGROUP_MAX_GROUPS + 1;
+    NOT(snapshot_layout, &shape AND &w.layout, VALUE, "shape.groups", TEGROUP_MAX_GROUPS, TEGROUP_MAX_GROUPS + 1);
+    NOT(cublaslt_setup_layout, 1 AND NULL, NULL_ARGUMENT, "layout", 1, 0);
+    NOT(cublaslt_setup_layout, -1 AND &w.layout, VALUE, "groups", TEGROUP_MAX_GROUPS, -1);
+    NOT(cublaslt_setup_layout, TEGROUP_MAX_GROUPS + 1 AND &w.layout, VALUE, "groups", TEGROUP_MAX_GROUPS, TEGROUP_MAX_GROUPS + 1);
+}
+
+UTEST(status, scale_shape) {
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND 1 AND 1 AND NULL, NULL_ARGUMENT, "extent", 1, 0);
+    NOT(scale_shape, TEGROUP_SCALING_COUNT AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, TEGROUP_SCALING_COUNT);
+    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, (tegroup_scaling)-1);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 2 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, 2);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND -1 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, -1);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND -1 AND 1 AND &w.extent, VALUE, "rows", 0, -1);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND 1 AND INT64_MIN AND &w.extent, VALUE, "cols", 0, INT64_MIN);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND INT64_MAX / 4 + 1 AND 1 AND &w.extent, OVERFLOW, "rows", ADDRESSABLE, INT64_MAX);
+    NOT(scale_shape, TEGROUP_SCALING_ROW AND 1 AND 1 AND INT64_MAX AND &w.extent, OVERFLOW, "rows", ADDRESSABLE, INT64_MAX);
+    NOT(scale_shape, TEGROUP_SCALING_MXFP8 AND 0 AND INT64_MAX AND 1 AND &w.extent, OVERFLOW, "rows", ADDRESSABLE, INT64_MAX);
+    NOT(scale_shape, TEGROUP_SCALING_NVFP4 AND 1 AND INT64_MAX AND INT64_MAX AND &w.extent, OVERFLOW, "rows", ADDRESSABLE, INT64_MAX);
+}
+
+/* A field that must lie in a range: one below and one above. */
+#define RANGE(call, lvalue, field, type, low, high)                                                                                 \
+    BAD(call, lvalue = (type)((low) - 1), VALUE, field, high, (type)((low) - 1));                                                   \
+    BAD(call, lvalue = (type)((high) + 1), VALUE, field, high, (type)((high) + 1))
+#define NOT_NEGATIVE(call, lvalue, field) BAD(call, lvalue = -1, VALUE, field, 0, -1)
+#define ALIGNED(call, pointer, field, alignment) BAD(call, SHIFT(pointer, 1), ALIGNMENT, field, alignment, 1)
+
+UTEST(status, prepare) {
+    tegroup_prepare_desc *p = &w.prepare, *q = &w.irregular;
+    tegroup_layout        layout;
+    RANGE(prepare, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(prepare, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(prepare, p->shape.cols, "shape.cols", int64_t, 0, TEGROUP_MAX_COLS);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, "shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);
+    BAD(prepare, p->shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, 0);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_F64, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F64);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_COUNT);
+    BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.row_sizes.space", TEGROUP_SPACE_HOST, 0);
+    BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(prepare, p->shape.row_sizes.data = NULL, NULL_ARGUMENT, "shape.row_sizes.data", 1, 0);
+    ALIGNED(prepare, p->shape.row_sizes.data, "shape.row_sizes.data", 8);
+    BAD(prepare, SHIFT(p->shape.row_sizes.data, 2); p->shape.row_sizes.dtype = TEGROUP_DTYPE_I32, ALIGNMENT, "shape.row_sizes.data", 4, 2);
+    BAD(prepare, p->shape.row_sizes.starts = (char *)w.starts + 4, ALIGNMENT, "shape.row_sizes.starts", 8, 4);
+    RANGE(prepare, p->shape.row_sizes.alignment, "shape.row_sizes.alignment", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(prepare, p->shape.row_sizes.stride, "shape.row_sizes.stride", int64_t, 0, TEGROUP_MAX_ROWS);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; p->shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS, COMBINATION,
+        "shape.row_sizes.starts", TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_ENDS);
+    BAD(prepare, p->shape.row_sizes.stride = 8; p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS, COMBINATION,
+        "shape.row_sizes.stride", TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_OFFSETS);
+    BAD(prepare, p->shape.row_sizes.alignment = 8; p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS, COMBINATION, "shape.row_sizes.alignment", 1, 8);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; p->shape.row_sizes.stride = 8, COMBINATION, "shape.row_sizes.stride", 0, 8);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; p->shape.row_sizes.alignment = 8, COMBINATION, "shape.row_sizes.alignment", 1, 8);
+    BAD(prepare, p->shape.row_sizes.stride = 8; p->shape.row_sizes.alignment = 4, COMBINATION, "shape.row_sizes.alignment", 1, 4);
+    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.col_sizes.dtype", TEGROUP_DTYPE_I64, 0);
+    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_BF16, DTYPE, "shape.col_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_BF16);
+    BAD(irregular, q->shape.col_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.col_sizes.space", TEGROUP_SPACE_HOST, 0);
+    BAD(irregular, q->shape.col_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.col_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(irregular, q->shape.col_sizes.data = NULL, NULL_ARGUMENT, "shape.col_sizes.data", 1, 0);
+    ALIGNED(irregular, q->shape.col_sizes.data, "shape.col_sizes.data", 8);
+    BAD(irregular, q->shape.col_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.col_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
+    BAD(irregular, q->shape.col_sizes.encoding = TEGROUP_ENCODING_ENDS, COMBINATION, "shape.col_sizes.encoding", TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_ENDS);
+    BAD(irregular, q->shape.col_sizes.starts = w.starts, COMBINATION, "shape.col_sizes.starts", 0, 1);
+    BAD(irregular, q->shape.col_sizes.stride = 8, COMBINATION, "shape.col_sizes.stride", 0, 8);
+    BAD(irregular, q->shape.col_sizes.alignment = 8, COMBINATION, "shape.col_sizes.alignment", 1, 8);
+    NOT_NEGATIVE(irregular, q->shape.elements, "shape.elements");
+    BAD(irregular, q->shape.elements = 0, VALUE, "shape.elements", 1, 0);
+    BAD(irregular, q->shape.elements = 0; q->shape.offsets = NULL, VALUE, "shape.elements", 1, 0);
+    ALIGNED(irregular, q->shape.offsets, "shape.offsets", 8);
+    BAD(irregular, q->ld = K - 1, LAYOUT, "ld", K, K - 1);
+    BAD(irregular, q->ld = -1, LAYOUT, "ld", K, -1);
+    BAD(irregular, q->ld = TEGROUP_MAX_COLS + 1, VALUE, "ld", TEGROUP_MAX_COLS, TEGROUP_MAX_COLS + 1);
+
+    spoil_nothing();
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&w.irregular.shape, &layout, NULL));
+    BAD(irregular, q->snapshot = NULL, NULL_ARGUMENT, "snapshot", 1, 0);
+    ALIGNED(irregular, q->snapshot, "snapshot", TEGROUP_ALIGNMENT);
+    BAD(irregular, SHIFT(q->snapshot, 128), ALIGNMENT, "snapshot", TEGROUP_ALIGNMENT, 128);
+    BAD(irregular, q->snapshot_bytes = layout.total_bytes - 1, WORKSPACE, "snapshot_bytes", layout.total_bytes, layout.total_bytes - 1);
+    BAD(irregular, q->snapshot_bytes = 0, WORKSPACE, "snapshot_bytes", layout.total_bytes, 0);
+    BAD(irregular, q->shape.row_sizes.data = w.snapshot_out + layout.total_bytes - 8, OVERLAP, "snapshot", 0, 1);
+    BAD(irregular, q->shape.col_sizes.data = w.snapshot_out, OVERLAP, "snapshot", 0, 1);
+    BAD(irregular, q->shape.offsets = (const int64_t *)(w.snapshot_out + 512), OVERLAP, "snapshot", 0, 1);
+    BAD(prepare, p->shape.row_sizes.starts = w.snapshot_out + 1024, OVERLAP, "snapshot", 0, 1);
+    BAD(prepare, p->shape.row_sizes.data = w.snapshot_out - 8 * (EXPERTS - 1), OVERLAP, "snapshot", 0, 1);
+    BAD(prepare, p->shape.row_sizes.data = w.snapshot_out - 8 * EXPERTS; p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS, OVERLAP, "snapshot", 0, 1);
+    BAD(prepare, p->space = TEGROUP_SPACE_DEVICE; p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+
+    /* Just enough is enough. */
+    spoil_nothing();
+    w.irregular.snapshot_bytes = layout.total_bytes;
+    ASSERT_EQ(TEGROUP_OK, call_irregular(&error));
+}
+
+/* Every rule of one tensor, for each operand of the three products. `cols` is what its good ld stands for. */
+#define TENSOR(call, t, name, cols_)                                                                                                \
+    RANGE(call, t.shape.groups, name ".shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);                                              \
+    RANGE(call, t.shape.rows, name ".shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);                                                    \
+    RANGE(call, t.shape.cols, name ".shape.cols", int64_t, 0, TEGROUP_MAX_COLS);                                                    \
+    RANGE(call, t.scaling, name ".scaling", tegroup_scaling, 0, TEGROUP_SCALING_COUNT - 1);                                         \
+    RANGE(call, t.pointers_space, name ".pointers_space", tegroup_space, 0, TEGROUP_SPACE_DEVICE);                                  \
+    NOT_NEGATIVE(call, t.shape.elements, name ".shape.elements");                                                                   \
+    BAD(call, t.dtype = TEGROUP_DTYPE_COUNT, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);                   \
+    BAD(call, t.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, name ".dtype", floats, TEGROUP_DTYPE_F8E4M3);                                  \
+    BAD(call, t.scaling = TEGROUP_SCALING_MXFP8, DTYPE, name ".dtype", fp8, TEGROUP_DTYPE_F32);                                     \
+    BAD(call, t.ld = cols_ - 1, LAYOUT, name ".ld", cols_, cols_ - 1);                                                              \
+    BAD(call, t.ld = -1, LAYOUT, name ".ld", cols_, -1);                                                                            \
+    BAD(call, t.ld = TEGROUP_MAX_COLS + 1, VALUE, name ".ld", TEGROUP_MAX_COLS, TEGROUP_MAX_COLS + 1)
+#define RAGGED(call, t, name)                                                                                                       \
+    BAD(call, t.shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4); \
+    BAD(call, t.shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, name ".shape.row_sizes.space", TEGROUP_SPACE_HOST, 0);          \
+    BAD(call, t.shape.row_sizes.space = (tegroup_space)3, VALUE, name ".shape.row_sizes.space", TEGROUP_SPACE_DEVICE, 3);           \
+    BAD(call, t.shape.col_sizes.encoding = TEGROUP_ENCODING_OFFSETS, COMBINATION, name ".shape.col_sizes.encoding",                 \
+        TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_OFFSETS);                                                                         \
+    BAD(call, t.group_stride = 1000, COMBINATION, name ".group_stride", 0, 1000);                                                   \
+    BAD(call, t.shape.rows = TEGROUP_MAX_ROWS; t.ld = TEGROUP_MAX_COLS, OVERFLOW, name ".shape.rows", ADDRESSABLE, INT64_MAX)
+#define UNIFORM(call, t, name, rows_, cols_)                                                                                        \
+    BAD(call, t.group_stride = rows_ * cols_ - 1, LAYOUT, name ".group_stride", rows_ * cols_, rows_ * cols_ - 1);                  \
+    BAD(call, t.group_stride = -1, LAYOUT, name ".group_stride", rows_ * cols_, -1);                                                \
+    BAD(call, t.ld = cols_ + 2; t.group_stride = rows_ * cols_, LAYOUT, name ".group_stride", rows_ * (cols_ + 2), rows_ * cols_);  \
+    BAD(call, t.group_stride = INT64_MAX, OVERFLOW, name ".shape.rows", ADDRESSABLE, INT64_MAX);                                    \
+    BAD(call, t.shape.elements = 1000, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0)
+
+UTEST(status, tensors) {
+    const uint32_t floats = tegroup_scaling_info(TEGROUP_SCALING_NONE)->data_dtypes, fp8 = tegroup_scaling_info(TEGROUP_SCALING_MXFP8)->data_dtypes;
+    TENSOR(problem, w.forward.a, "a", K);
+    RAGGED(problem, w.forward.a, "a");
+    TENSOR(problem, w.forward.b, "b", K);
+    UNIFORM(problem, w.forward.b, "b", N, K);
+    TENSOR(problem, w.forward.c, "c", N);
+    RAGGED(problem, w.forward.c, "c");
+    TENSOR(problem, w.forward.d, "d", N);
+    RAGGED(problem, w.forward.d, "d");
+    TENSOR(problem, w.forward.bias, "bias", N);
+    UNIFORM(problem, w.forward.bias, "bias", 1, N);
+    TENSOR(problem_wgrad, w.wgrad.a, "a", N);
+    RAGGED(problem_wgrad, w.wgrad.a, "a");
+    TENSOR(problem_wgrad, w.wgrad.b, "b", K);
+    RAGGED(problem_wgrad, w.wgrad.b, "b");
+    TENSOR(problem_wgrad, w.wgrad.d, "d", K);
+    UNIFORM(problem_wgrad, w.wgrad.d, "d", N, K);
+    BAD(problem, w.forward.a.dtype = TEGROUP_DTYPE_UNSET, UNSET, "a.dtype", 1, 0);
+    BAD(problem, w.forward.b.dtype = TEGROUP_DTYPE_UNSET, UNSET, "b.dtype", 1, 0);
+    BAD(problem, w.forward.d.dtype = TEGROUP_DTYPE_UNSET, UNSET, "d.dtype", 1, 0);
+}
+
+UTEST(status, gemm_options) {
+    tegroup_gemm_desc *f = &w.forward;
+    BAD(problem, f->op = TEGROUP_OP_UNSET, UNSET, "op", TEGROUP_OP_FORWARD, 0);
+    BAD(problem, f->op = (tegroup_op)4, VALUE, "op", TEGROUP_OP_WGRAD, 4);
+    RANGE(problem, f->tail, "tail", tegroup_tail, 0, TEGROUP_TAIL_POISON);
+    RANGE(problem, f->compute, "compute", tegroup_compute, 0, TEGROUP_COMPUTE_F64);
+    RANGE(problem, f->backend, "backend", tegroup_backend, 0, TEGROUP_BACKEND_COUNT - 1);
+    RANGE(problem, f->check_level, "check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
+    RANGE(problem, f->accumulate, "accumulate", int32_t, 0, 1);
+    RANGE(problem, f->alpha.space, "alpha.space", tegroup_space, 0, TEGROUP_SPACE_DEVICE);
+    RANGE(problem, f->beta.space, "beta.space", tegroup_space, 0, TEGROUP_SPACE_DEVICE);
+    RANGE(problem, f->alpha.stride, "alpha.stride", int32_t, 0, 1);
+    RANGE(problem, f->beta.stride, "beta.stride", int32_t, 0, 1);
+    NOT_NEGATIVE(problem, f->split_k, "split_k");
+    NOT_NEGATIVE(problem, f->expected_rows, "expected_rows");
+    NOT_NEGATIVE(problem, f->expected_rows_max, "expected_rows_max");
+    NOT_NEGATIVE(problem, f->sm_limit, "sm_limit");
+    NOT_NEGATIVE(problem, f->threads, "threads");
+    NOT_NEGATIVE(problem, f->stream_count, "stream_count");
+    BAD(problem, f->alpha.dtype = TEGROUP_DTYPE_F16, DTYPE, "alpha.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_I32);
+}
+
+UTEST(status, gemm_shapes) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+    BAD(problem, f->b.shape.groups++, SHAPE, "b.shape.groups", EXPERTS, EXPERTS + 1);
+    BAD(problem, f->c.shape.groups--, SHAPE, "c.shape.groups", EXPERTS, EXPERTS - 1);
+    BAD(problem, f->d.shape.groups++, SHAPE, "d.shape.groups", EXPERTS, EXPERTS + 1);
+    BAD(problem, f->bias.shape.groups--, SHAPE, "bias.shape.groups", EXPERTS, EXPERTS - 1);
+    BAD(problem, f->b.shape.cols++, SHAPE, "b.shape.cols", K, K + 1);
+    BAD(problem, f->b.shape.rows--, SHAPE, "d.shape.cols", N - 1, N);
+    BAD(problem, f->d.shape.cols++, SHAPE, "d.shape.cols", N, N + 1);
+    BAD(problem, f->d.shape.rows--, SHAPE, "d.shape.rows", ROWS, ROWS - 1);
+    BAD(problem, f->c.shape.cols--, SHAPE, "c.shape.cols", N, N - 1);
+    BAD(problem, f->c.shape.rows++, SHAPE, "c.shape.rows", ROWS, ROWS + 1);
+    BAD(problem, f->bias.shape.cols++, SHAPE, "bias.shape.cols", N, N + 1);
+    BAD(problem, f->bias.shape.rows = 2, SHAPE, "bias.shape.rows", 1, 2);
+    BAD(problem_dgrad, x->b.shape.rows++, SHAPE, "b.shape.rows", N, N + 1);
+    BAD(problem_dgrad, x->d.shape.cols--, SHAPE, "d.shape.cols", K, K - 1);
+    BAD(problem_dgrad, x->d.shape.rows++, SHAPE, "d.shape.rows", ROWS, ROWS + 1);
+    BAD(problem_dgrad, x->d.shape.groups--, SHAPE, "d.shape.groups", EXPERTS, EXPERTS - 1);
+    BAD(problem_wgrad, g->b.shape.rows--, SHAPE, "b.shape.rows", ROWS, ROWS - 1);
+    BAD(problem_wgrad, g->d.shape.rows++, SHAPE, "d.shape.rows", N, N + 1);
+    BAD(problem_wgrad, g->d.shape.cols++, SHAPE, "d.shape.cols", K, K + 1);
+    BAD(problem_wgrad, g->bias.shape.cols = K, SHAPE, "bias.shape.cols", N, K);
+    BAD(problem_wgrad, g->b.shape.groups--, SHAPE, "b.shape.groups", EXPERTS, EXPERTS - 1);
+}
+
+UTEST(status, gemm_dtypes) {
+    tegroup_gemm_desc *f = &w.forward;
+    BAD(problem, f->b.dtype = TEGROUP_DTYPE_BF16, DTYPE, "b.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(problem, f->c.dtype = TEGROUP_DTYPE_F16, DTYPE, "c.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(problem, f->d.dtype = TEGROUP_DTYPE_BF16, DTYPE, "c.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    BAD(problem, f->d.dtype = TEGROUP_DTYPE_F64, DTYPE, "d.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F64, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_COUNT, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_COUNT);
+}
+
+UTEST(status, gemm_combinations) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+    BAD(problem, f->accumulate = 1, COMBINATION, "accumulate", 0, 1);
+    BAD(problem_wgrad, g->beta = w.forward.beta, COMBINATION, "accumulate", 0, 1);
+    BAD(problem_dgrad, x->beta = w.forward.beta, COMBINATION, "beta", 1, 0);
+    BAD(problem_dgrad, x->row_scale_dtype = TEGROUP_DTYPE_F32, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(problem_dgrad, x->bias = w.wgrad.bias, COMBINATION, "bias", 0, 1);
+    BAD(problem_wgrad, g->tail = TEGROUP_TAIL_ZERO, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(problem, f->tail = TEGROUP_TAIL_ZERO; f->d.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
+    BAD(problem, f->a.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(problem, memset(&f->d.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "d.shape.row_sizes.encoding", 1, 0);
+    BAD(problem, memset(&f->c.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "c.shape.row_sizes.encoding", 1, 0);
+    BAD(problem, f->bias.shape.row_sizes = f->a.shape.row_sizes, COMBINATION, "bias.shape.row_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);
+    BAD(problem_wgrad, memset(&g->b.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "b.shape.row_sizes.encoding", 1, 0);
+    BAD(problem_dgrad, memset(&x->a.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "d.shape.row_sizes.encoding", 0, 1);
+}
+
+UTEST(status, targets) {
+    BAD(explain, w.target.sm = -1, VALUE, "target.sm", 0, -1);
+    BAD(explain, w.target.cublaslt_version = -1, VALUE, "target.cublaslt_version", 0, -1);
+    BAD(plan_target, w.target.threads = -1, VALUE, "target.threads", 0, -1);
+}
+
+/* What no backend of this build, or of no build, can do. */
+static tegroup_gemm_desc *host(tegroup_backend backend) {
+    w.dgrad.backend = backend;
+    return &w.dgrad;
+}
+/* The same product in BF16, in the memory of a Hopper that has everything. */
+static tegroup_gemm_desc *device(tegroup_backend backend, int32_t sm, int32_t cublaslt_version) {
+    tegroup_gemm_desc *x = host(backend);
+    x->space = x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    x->a.dtype = x->b.dtype = x->d.dtype = TEGROUP_DTYPE_BF16;
+    x->a.ld = x->b.ld = x->d.ld = 8;
+    w.target.sm = sm;
+    w.target.cublaslt_version = cublaslt_version;
+    w.target.built = (1u << TEGROUP_BACKEND_COUNT) - 1;
+    return x;
+}
+
+UTEST(status, unsupported) {
+    const uint32_t none = 1u << TEGROUP_SCALING_NONE, halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
+    const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
+                          loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
+    BAD(plan_dgrad, host(cpu)->split_k = 2, UNSUPPORTED, "split_k", 1, 2);
+    BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan_dgrad, host(cpu)->a.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan_dgrad, host(cpu)->a.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan_dgrad, host(cpu)->a.dtype = host(cpu)->b.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
+        UNSUPPORTED, "a.dtype", results | 1u << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E5M2);
+    BAD(plan_target, device(sm90, 80, 0), UNSUPPORTED, "target.sm", 90, 80);
+    BAD(plan_target, device(sm90, 100, 0), UNSUPPORTED, "target.sm", 90, 100);
+    BAD(plan_target, device(portable, 75, 0), UNSUPPORTED, "target.sm", 80, 75);
+    BAD(plan_target, device(portable, 0, 0), UNSUPPORTED, "target.sm", 80, 0);
+    BAD(plan_target, device(sm90, 90, 0)->space = TEGROUP_SPACE_HOST, UNSUPPORTED, "space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    BAD(plan_target, device(portable, 90, 0)->compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
+    BAD(plan_target, device(sm90, 90, 0)->d.dtype = TEGROUP_DTYPE_F64; w.dgrad.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "d.dtype", results, TEGROUP_DTYPE_F64);
+    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 12);
+    BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 7);
+    BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, K);
+    BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
+    BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130400, 130300);
+    BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130400, 0);
+    BAD(plan_target, device(grouped, 90, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
+    BAD(plan_target, device(grouped, 90, 131000)->tail = TEGROUP_TAIL_ZERO, UNSUPPORTED, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 999999, 131000);
+    BAD(plan_target, device(loop, 90, 131000), UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan_target, device(loop, 90, 110000)->a.dtype = w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
+    BAD(plan_target, device(portable, 90, 0)->a.dtype = w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
+        UNSUPPORTED, "a.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
+    (void)none;
+
+    BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
+    BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);
+    BAD(plan_dgrad, host(portable), NOT_BUILT, "target.built", 1, 0);
+    BAD(plan_dgrad, host(loop), NOT_BUILT, "target.built", 1, 0);
+    BAD(plan_dgrad, device(TEGROUP_BACKEND_AUTO, 90, 0), NOT_BUILT, "target.built", 1, 0);
+    BAD(plan_target, host(cpu); w.target.built = 1u << TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
+
+    BAD(plan_target, device(grouped, 90, 131000)->cublas_workspace_bytes = SIZE_MAX, OVERFLOW, "cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
+    BAD(plan_target, device(loop, 90, 131000)->cublas_workspace_bytes = SIZE_MAX / 4; w.dgrad.stream_count = INT32_MAX;
+        w.dgrad.a.shape.row_sizes.space = w.dgrad.d.shape.row_sizes.space = TEGROUP_SPACE_HOST, OVERFLOW, "cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
+}
+
+/* Every field of the plan, changed in a descriptor that is good by itself. */
+UTEST(status, plan_mismatch) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+    const int32_t f32 = TEGROUP_DTYPE_F32, bf16 = TEGROUP_DTYPE_BF16, f64 = TEGROUP_DTYPE_F64;
+    BAD(forward, w.forward_plan.magic++, PLAN, "plan", TEGROUP_PLAN_MAGIC, TEGROUP_PLAN_MAGIC + 1);
+    BAD(forward, memset(&w.forward_plan, 0, sizeof w.forward_plan); w.forward_plan.struct_size = sizeof w.forward_plan, PLAN, "plan", TEGROUP_PLAN_MAGIC, 0);
+    BAD(other_plan, (void)0, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
+    BAD(forward, f->space = TEGROUP_SPACE_DEVICE, PLAN, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(forward, f->compute = TEGROUP_COMPUTE_F64, PLAN, "compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
+    BAD(forward, f->a.shape.groups = f->b.shape.groups = f->c.shape.groups = f->d.shape.groups = f->bias.shape.groups = EXPERTS - 1,
+        PLAN, "a.shape.groups", EXPERTS, EXPERTS - 1);
+    BAD(forward, f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS - 1, PLAN, "a.shape.rows", ROWS, ROWS - 1);
+    BAD(forward, f->b.shape.rows = f->c.shape.cols = f->d.shape.cols = f->bias.shape.cols = N - 1, PLAN, "d.shape.cols", N, N - 1);
+    BAD(forward, f->a.shape.cols = f->b.shape.cols = K + 1, PLAN, "a.shape.cols", K, K + 1);
+    BAD(dgrad, x->a.shape.cols = x->b.shape.rows = N - 1, PLAN, "a.shape.cols", N, N - 1);
+    BAD(wgrad, g->b.shape.cols = g->d.shape.cols = K - 1, PLAN, "d.shape.cols", K, K - 1);
+    BAD(forward, f->a.dtype = f->b.dtype = TEGROUP_DTYPE_BF16, PLAN, "a.dtype", f32, bf16);
+    BAD(forward, f->c.dtype = TEGROUP_DTYPE_UNSET; f->beta.space = TEGROUP_SPACE_UNSET, PLAN, "c.dtype", f32, 0);
+    BAD(dgrad, x->c = w.dgrad.d, PLAN, "c.dtype", 0, f32);
+    BAD(dgrad, x->d.dtype = TEGROUP_DTYPE_BF16, PLAN, "d.dtype", f32, bf16);
+    BAD(forward, f->bias.dtype = TEGROUP_DTYPE_BF16, PLAN, "bias.dtype", f32, bf16);
+    BAD(forward, f->bias.dtype = f->row_scale_dtype = TEGROUP_DTYPE_UNSET, PLAN, "bias.dtype", f32, 0);
+    BAD(forward, f->row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "row_scale_dtype", f32, f64);
+    BAD(forward, f->row_scale_dtype = TEGROUP_DTYPE_UNSET, PLAN, "row_scale_dtype", f32, 0);
+    BAD(forward, f->a.ld = K + 1, PLAN, "a.ld", K, K + 1);
+    BAD(forward, f->b.ld = K + 3, PLAN, "b.ld", K, K + 3);
+    BAD(forward, f->c.ld = N + 1, PLAN, "c.ld", N, N + 1);
+    BAD(forward, f->d.ld = N + 2, PLAN, "d.ld", N, N + 2);
+    BAD(dgrad, memset(&x->a.shape.row_sizes, 0, sizeof(tegroup_sizes)); x->d.shape.row_sizes = x->a.shape.row_sizes, PLAN, "a.shape.row_sizes.encoding", 1, 0);
+    BAD(dgrad, x->a.shape.elements = ROWS * N, PLAN, "a.shape.elements", 0, ROWS * N);
+    BAD(dgrad, x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, PLAN, "a.shape.row_sizes.space",
+        TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(dgrad, x->a.pointers_space = TEGROUP_SPACE_HOST, PLAN, "a.pointers_space", TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST);
+    BAD(dgrad, x->b.pointers_space = TEGROUP_SPACE_HOST, PLAN, "b.pointers_space", TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST);
+    BAD(dgrad, x->d.pointers_space = TEGROUP_SPACE_HOST, PLAN, "d.pointers_space", TEGROUP_SPACE_UNSET, TEGROUP_SPACE_HOST);
+    BAD(forward, f->alpha.stride = 0, PLAN, "alpha.stride", 1, 0);
+    BAD(forward, f->beta.stride = 0, PLAN, "beta.stride", 1, 0);
+    BAD(forward, f->alpha.space = TEGROUP_SPACE_UNSET, PLAN, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_UNSET);
+    BAD(dgrad, x->accumulate = 1, PLAN, "accumulate", 0, 1);
+    BAD(forward, f->tail = TEGROUP_TAIL_ZERO, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(forward, f->split_k = 2, PLAN, "split_k", 1, 2);
+    BAD(check, f->tail = TEGROUP_TAIL_POISON, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_POISON);
+
+    /* A plan for a machine that is not here gives sizes, and is not run. */
+    spoil_nothing();
+    device(TEGROUP_BACKEND_PORTABLE, 90, 0);
+    good.dgrad_plan = w.dgrad_plan;
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&w.dgrad, &w.target, &good.dgrad_plan, NULL));
+    BAD(dgrad, device(TEGROUP_BACKEND_PORTABLE, 90, 0), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&good.dgrad, NULL, &good.dgrad_plan, NULL));
+}
+
+/* The memory of a run: every buffer NULL and misaligned. */
+UTEST(status, gemm_memory) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+#define BUFFER(call, pointer, field, alignment)           \
+    BAD(call, pointer = NULL, NULL_ARGUMENT, field, 1, 0); \
+    ALIGNED(call, pointer, field, alignment)
+    BUFFER(forward, f->a.data, "a.data", 4);
+    BUFFER(forward, f->b.data, "b.data", 4);
+    BUFFER(forward, f->c.data, "c.data", 4);
+    BUFFER(forward, f->d.data, "d.data", 4);
+    BUFFER(forward, f->bias.data, "bias.data", 4);
+    BUFFER(forward, f->row_scale, "row_scale", 4);
+    BUFFER(forward, f->alpha.data, "alpha.data", 4);
+    BUFFER(forward, f->beta.data, "beta.data", 4);
+    BUFFER(forward, f->workspace, "workspace", TEGROUP_ALIGNMENT);
+    BUFFER(forward, f->a.shape.snapshot, "a.shape.snapshot", TEGROUP_ALIGNMENT);
+    BUFFER(forward, f->c.shape.snapshot, "c.shape.snapshot", TEGROUP_ALIGNMENT);
+    BUFFER(forward, f->d.shape.snapshot, "d.shape.snapshot", TEGROUP_ALIGNMENT);
+    BUFFER(check, f->d.data, "d.data", 4);
+    BUFFER(dgrad, x->a.data, "a.data", 4);
+    BUFFER(dgrad, x->b.data, "b.data", 4);
+    BUFFER(dgrad, x->d.data, "d.data", 4);
+    BUFFER(wgrad, g->a.data, "a.data", 4);
+    BUFFER(wgrad, g->b.data, "b.data", 4);
+    BUFFER(wgrad, g->d.data, "d.data", 4);
+    BUFFER(wgrad, g->bias.data, "bias.data", 4);
+    BUFFER(wgrad, g->b.shape.snapshot, "b.shape.snapshot", TEGROUP_ALIGNMENT);
+    BAD(replanned_dgrad, SHIFT(x->d.data, 4); x->d.dtype = TEGROUP_DTYPE_F64; x->compute = TEGROUP_COMPUTE_F64, ALIGNMENT, "d.data", 8, 4);
+    BAD(replanned, f->alpha.dtype = TEGROUP_DTYPE_F64; SHIFT(f->alpha.data, 4), ALIGNMENT, "alpha.data", 8, 4);
+    BAD(dgrad, x->alpha.data = w.alpha, UNSET, "alpha.space", TEGROUP_SPACE_HOST, 0);
+    BAD(dgrad, x->beta.data = w.beta, UNSET, "beta.space", TEGROUP_SPACE_HOST, 0);
+    BAD(dgrad, x->row_scale = w.row_scale, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(forward, f->workspace_bytes = w.forward_plan.workspace.total_bytes - 1, WORKSPACE, "workspace_bytes",
+        w.forward_plan.workspace.total_bytes, w.forward_plan.workspace.total_bytes - 1);
+    BAD(wgrad, g->workspace_bytes = 0, WORKSPACE, "workspace_bytes", w.wgrad_plan.workspace.total_bytes, 0);
+}
+
+/* A snapshot of something else. Each operand is given a copy of its own. */
+static tegroup_snapshot_header *snapshot_of(tegroup_tensor *tensor) {
+    memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot);
+    tensor->shape.snapshot = w.snapshot_out;
+    return (tegroup_snapshot_header *)(void *)w.snapshot_out;
+}
+
+UTEST(status, gemm_snapshots) {
+#define SNAPSHOT(call, tensor, field)                                                                                               \
+    BAD(call, snapshot_of(&tensor)->magic = 0, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, 0);                                         \
+    BAD(call, snapshot_of(&tensor)->groups++, CAPACITY, field, EXPERTS, EXPERTS + 1);                                               \
+    BAD(call, snapshot_of(&tensor)->capacity_rows++, CAPACITY, field, ROWS, ROWS + 1);                                              \
+    BAD(call, snapshot_of(&tensor)->irregular = 1, CAPACITY, field, 0, 1)
+    SNAPSHOT(forward, w.forward.a, "a.shape.snapshot");
+    SNAPSHOT(forward, w.forward.c, "c.shape.snapshot");
+    SNAPSHOT(forward, w.forward.d, "d.shape.snapshot");
+    SNAPSHOT(dgrad, w.dgrad.a, "a.shape.snapshot");
+    SNAPSHOT(dgrad, w.dgrad.d, "d.shape.snapshot");
+    SNAPSHOT(wgrad, w.wgrad.a, "a.shape.snapshot");
+    SNAPSHOT(wgrad, w.wgrad.b, "b.shape.snapshot");
+    /* The deep check walks the snapshot: a group that ends past the buffer. */
+    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.d)).rows)[EXPERTS - 1] = ROWS,
+        CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
+    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
+        CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
+}
+
+/* Every pair of an output and something else that a run touches, sharing one element. */
+UTEST(status, gemm_overlaps) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+#define LAST(array) (void *)((char *)(array) + sizeof(array) - sizeof(array)[0])
+    BAD(forward, f->d.data = LAST(w.x), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.weight, OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.old + 1, OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.beta, OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.snapshot, OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->a.data = LAST(w.y), OVERLAP, "d.data", 0, 1);
+    BAD(check, f->d.data = LAST(w.x), OVERLAP, "d.data", 0, 1);
+    BAD(replanned, f->d.data = w.old; f->d.ld = N + 1; f->d.shape.rows = f->c.shape.rows = f->a.shape.rows = ROWS, OVERLAP, "d.data", 0, 1);
+    BAD(dgrad, x->d.data = LAST(w.y_grad), OVERLAP, "d.data", 0, 1);
+    BAD(dgrad, x->b.data = w.x_grad, OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->d.data = w.x, OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->d.data = LAST(w.y_grad), OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->bias.data = LAST(w.weight_grad), OVERLAP, "d.data", 0, 1);
+    BAD(wgrad, g->bias.data = LAST(w.y_grad), OVERLAP, "bias.data", 0, 1);
+    BAD(wgrad, g->bias.data = w.x, OVERLAP, "bias.data", 0, 1);
+    BAD(wgrad, g->bias.data = w.snapshot, OVERLAP, "bias.data", 0, 1);
+    BAD(replanned_wgrad, g->row_scale = w.bias_grad; g->row_scale_dtype = TEGROUP_DTYPE_F32, OVERLAP, "bias.data", 0, 1);
+    BAD(replanned_wgrad, g->accumulate = 0; g->c = g->d; g->c.data = w.weight; g->beta = w.forward.beta; g->bias.data = LAST(w.weight), OVERLAP, "bias.data", 0, 1);
+    /* c may be d itself, and nothing else that shares its memory */
+    BAD(replanned_wgrad, g->accumulate = 0; g->c = g->d; g->c.group_stride = N * K + 1; g->beta = w.forward.beta, OVERLAP, "d.data", 0, 1);
+    /* the workspace is written, too */
+    BAD(forward, f->a.data = LAST(w.workspace) - 16; f->workspace = w.workspace + sizeof w.workspace - TEGROUP_ALIGNMENT, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->workspace = w.x, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->b.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->c.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->d.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->bias.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->row_scale = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->alpha.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->beta.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, memcpy(w.workspace, w.snapshot, sizeof w.snapshot); f->a.shape.snapshot = w.workspace, OVERLAP, "workspace", 0, 1);
+    BAD(wgrad, g->bias.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+}
+
+/* Operands given as one pointer a group: of the descriptor always, of each entry with the deep check. */
+static void *lists[3][EXPERTS];
+static void lists_of(tegroup_gemm_desc *desc, tegroup_tensor *tensor, void **list, size_t bytes) {
+    for (int g = 0; g < EXPERTS; g++) list[g] = (char *)tensor->data + (size_t)g * bytes;
+    desc->check_level = TEGROUP_CHECK_DEEP;
+    tensor->data = NULL;
+    tensor->pointers = list;
+    tensor->pointers_space = TEGROUP_SPACE_HOST;
+}
+
+UTEST(status, lists) {
+    tegroup_gemm_desc *x = &w.dgrad, *g = &w.wgrad;
+    const size_t one = N * K * sizeof(float);
+    spoil_nothing();
+    lists_of(x, &x->b, lists[0], one);
+    ASSERT_EQ(TEGROUP_OK, call_replanned_dgrad(NULL));
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.data = w.weight, COMBINATION, "b.data", 0, 1);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.pointers = NULL, NULL_ARGUMENT, "b.pointers", 1, 0);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(x->b.pointers, 4), ALIGNMENT, "b.pointers", sizeof(void *), 4);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL, NULL_ARGUMENT, "b.pointers", -1, 2);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(lists[0][1], 2), ALIGNMENT, "b.pointers", 4, 2);
+    BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
+    BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
+    BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "workspace", 0, 1);
+}
