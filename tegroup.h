@@ -996,20 +996,20 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
 
 /* Round to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
 TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
-    uint64_t u;
-    uint32_t sign, mantissa;
-    int32_t exponent;
+    uint64_t u, magnitude, kept;
+    uint32_t sign;
+    int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
     memcpy(&u, &x, sizeof u);
     sign = (uint32_t)(u >> 32) & 0x80000000u;
-    exponent = (int32_t)((u >> 52) & 0x7ffu) - 1023 + 127;
-    mantissa = (uint32_t)((u >> 29) & 0x7fffffu);
-    if (((u >> 52) & 0x7ffu) == 0x7ffu)
-        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | mantissa | (u & 0xfffffffffffffull ? 0x400000u : 0u));
+    magnitude = u & 0x7fffffffffffffffull;
+    exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
+    if (magnitude >= 0x7ff0000000000000ull) /* infinity, NaN: keep it one */
+        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu) | (magnitude << 12 ? 0x400000u : 0u));
     if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
-    if (exponent <= 0) /* below 2^-126, far below what 16 bits can tell apart except for BF16 subnormals */
-        return exponent < -23 ? tegroup_impl_f32_of_bits(sign | (u << 1 ? 1u : 0u))
-                              : tegroup_impl_f32_of_bits(sign | ((mantissa | 0x800000u) >> (1 - exponent)) | 1u);
-    return tegroup_impl_f32_of_bits(sign | ((uint32_t)exponent << 23) | mantissa | (u & 0x1fffffffull ? 1u : 0u));
+    kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
+    if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
+    u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
+    return tegroup_impl_f32_of_bits(sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) { return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16; }
@@ -1542,7 +1542,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             before = g ? tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g - 1) : 0;
             if (sizes->alignment > 1) start = tegroup_impl_align(start, sizes->alignment);
         }
-        if (end < before) bits |= TEGROUP_SNAPSHOT_NEGATIVE;
+        if (end < before || (end < start && end != before)) bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
         if (end > capacity) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
@@ -1595,10 +1595,15 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparat
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key { TEGROUP_IMPL_SORT_BY_START, TEGROUP_IMPL_SORT_BY_OFFSET, TEGROUP_IMPL_SORT_BY_SIZE } tegroup_impl_sort_key;
 
+/* Does the group own any row, or any element? */
+TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
+    return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
+}
+
 TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
     if (g >= p->groups) return INT64_MAX;
     if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
-    if (p->out_rows[g] <= 0) return INT64_MAX - 1; /* owns nothing: behind those that do */
+    if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
     return key == TEGROUP_IMPL_SORT_BY_START ? p->start[g] : p->out_offset[g];
 }
 
@@ -1625,23 +1630,22 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Position i of the sorted groups against the next: cut the one that starts first where the other begins. Returns the
- * group that was cut, or -1. Only positions are compared, never sizes that another step may just have cut. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i) {
+/* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
+ * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
+ * treated in any order. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t owners, int32_t i) {
     int32_t g = p->order[i], next;
-    int64_t room, rows = p->out_rows[g];
-    if (rows <= 0 || i + 1 >= p->groups) return -1;
+    int64_t room;
+    if (i + 1 >= owners) return -1;
     next = p->order[i + 1];
-    if (tegroup_impl_sort_value(p, key, next) >= INT64_MAX - 1) return -1;
     if (key == TEGROUP_IMPL_SORT_BY_START) {
         room = p->start[next] - p->start[g];
-        if (rows <= room) return -1;
+        if (p->out_rows[g] <= room) return -1;
         p->out_rows[g] = room;
     } else {
-        int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
         room = p->out_offset[next] - p->out_offset[g];
         if (tegroup_impl_prepare_reach(p, g) <= room) return -1;
-        p->out_rows[g] = ld > 0 ? room / ld : 0;
+        p->out_rows[g] = room / (p->ld > 0 ? p->ld : p->out_cols[g]); /* it owns elements, so it has columns */
     }
     return g;
 }
@@ -1650,6 +1654,16 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (!bits) return;
     header->status |= bits;
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
+}
+
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, tegroup_snapshot_header *header) {
+    int32_t owners = 0, g, i;
+    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
+    tegroup_impl_sort(p, key);
+    for (i = 0; i < owners; i++) {
+        g = tegroup_impl_prepare_separate(p, key, owners, i);
+        if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+    }
 }
 
 /* All steps in order, on the host. */
@@ -1661,13 +1675,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
         carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
         tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, before));
     }
-    if (p->rows.starts) {
-        tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_START);
-        for (i = 0; i < p->groups; i++) {
-            g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_START, i);
-            if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-        }
-    }
+    if (p->rows.starts) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
     if (p->irregular) {
         for (g = 0; g < p->groups; g++) tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g));
         for (g = 0, carry = 0; g < p->groups; g++) {
@@ -1675,13 +1683,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
             carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(p, g));
             tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before));
         }
-        if (p->offsets) {
-            tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_OFFSET);
-            for (i = 0; i < p->groups; i++) {
-                g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_OFFSET, i);
-                if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-            }
-        }
+        if (p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
     }
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
         int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);

@@ -35,7 +35,7 @@
 #include "train_moe_weights.h"
 
 enum {
-    DEFAULT_STEPS = 450,
+    DEFAULT_STEPS = 900,
     CONTEXT = 16,         /* bytes in a window                               */
     WINDOWS = 1024,       /* in one micro-batch                              */
     MICRO_BATCHES = 2,    /* whose gradients are added up for one step       */
@@ -77,13 +77,13 @@ static int bad_option(const char *problem, const char *what)
     return 2;
 }
 
-static int parse_number(const char *text, int64_t least, int64_t most, int64_t *number)
+static int parse_number(const char *digits, int64_t least, int64_t most, int64_t *number)
 {
     char *end;
     errno = 0;
-    const long long value = strtoll(text, &end, 10);
+    const long long value = strtoll(digits, &end, 10);
     *number = value;
-    return end != text && *end == 0 && errno == 0 && value >= least && value <= most;
+    return end != digits && *end == 0 && errno == 0 && value >= least && value <= most;
 }
 
 /* Options that take a value. Returns -1 when `name` is none of them, else an exit status, 0 = fine. */
@@ -232,6 +232,7 @@ static void train(training *run)
 {
     const int64_t steps = run->o->steps;
     const int terminal = isatty(STDOUT_FILENO);
+    if (!run->o->quiet) run->held_out = held_out_loss(run, GLIMPSE, 0);
     for (int64_t report = 0; run->step < steps;) {
         train_step(run);
         const int due = run->step * REPORTS / steps > report;
@@ -360,7 +361,6 @@ static int run_training(const options *o)
     model_make(&run.m, &s, random_bits(&run.random));
     run.p = pass_make(&run.m, WINDOWS);
     print_heading(&run);
-    run.held_out = held_out_loss(&run, GLIMPSE, 0);
     train(&run);
     const int saved = save(&run.m, o->weights_path, weights);
     const int status = judge(&run, start);

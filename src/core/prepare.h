@@ -68,7 +68,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             before = g ? tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g - 1) : 0;
             if (sizes->alignment > 1) start = tegroup_impl_align(start, sizes->alignment);
         }
-        if (end < before) bits |= TEGROUP_SNAPSHOT_NEGATIVE;
+        if (end < before || (end < start && end != before)) bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
         if (end > capacity) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
@@ -121,10 +121,15 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparat
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
 typedef enum tegroup_impl_sort_key { TEGROUP_IMPL_SORT_BY_START, TEGROUP_IMPL_SORT_BY_OFFSET, TEGROUP_IMPL_SORT_BY_SIZE } tegroup_impl_sort_key;
 
+/* Does the group own any row, or any element? */
+TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
+    return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
+}
+
 TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
     if (g >= p->groups) return INT64_MAX;
     if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
-    if (p->out_rows[g] <= 0) return INT64_MAX - 1; /* owns nothing: behind those that do */
+    if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
     return key == TEGROUP_IMPL_SORT_BY_START ? p->start[g] : p->out_offset[g];
 }
 
@@ -151,23 +156,22 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Position i of the sorted groups against the next: cut the one that starts first where the other begins. Returns the
- * group that was cut, or -1. Only positions are compared, never sizes that another step may just have cut. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i) {
+/* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
+ * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
+ * treated in any order. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t owners, int32_t i) {
     int32_t g = p->order[i], next;
-    int64_t room, rows = p->out_rows[g];
-    if (rows <= 0 || i + 1 >= p->groups) return -1;
+    int64_t room;
+    if (i + 1 >= owners) return -1;
     next = p->order[i + 1];
-    if (tegroup_impl_sort_value(p, key, next) >= INT64_MAX - 1) return -1;
     if (key == TEGROUP_IMPL_SORT_BY_START) {
         room = p->start[next] - p->start[g];
-        if (rows <= room) return -1;
+        if (p->out_rows[g] <= room) return -1;
         p->out_rows[g] = room;
     } else {
-        int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
         room = p->out_offset[next] - p->out_offset[g];
         if (tegroup_impl_prepare_reach(p, g) <= room) return -1;
-        p->out_rows[g] = ld > 0 ? room / ld : 0;
+        p->out_rows[g] = room / (p->ld > 0 ? p->ld : p->out_cols[g]); /* it owns elements, so it has columns */
     }
     return g;
 }
@@ -176,6 +180,16 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (!bits) return;
     header->status |= bits;
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
+}
+
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, tegroup_snapshot_header *header) {
+    int32_t owners = 0, g, i;
+    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
+    tegroup_impl_sort(p, key);
+    for (i = 0; i < owners; i++) {
+        g = tegroup_impl_prepare_separate(p, key, owners, i);
+        if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+    }
 }
 
 /* All steps in order, on the host. */
@@ -187,13 +201,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
         carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
         tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, before));
     }
-    if (p->rows.starts) {
-        tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_START);
-        for (i = 0; i < p->groups; i++) {
-            g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_START, i);
-            if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-        }
-    }
+    if (p->rows.starts) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
     if (p->irregular) {
         for (g = 0; g < p->groups; g++) tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g));
         for (g = 0, carry = 0; g < p->groups; g++) {
@@ -201,13 +209,7 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
             carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(p, g));
             tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before));
         }
-        if (p->offsets) {
-            tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_OFFSET);
-            for (i = 0; i < p->groups; i++) {
-                g = tegroup_impl_prepare_separate(p, TEGROUP_IMPL_SORT_BY_OFFSET, i);
-                if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
-            }
-        }
+        if (p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
     }
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
         int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);

@@ -41,20 +41,20 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
 
 /* Round to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
 TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
-    uint64_t u;
-    uint32_t sign, mantissa;
-    int32_t exponent;
+    uint64_t u, magnitude, kept;
+    uint32_t sign;
+    int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
     memcpy(&u, &x, sizeof u);
     sign = (uint32_t)(u >> 32) & 0x80000000u;
-    exponent = (int32_t)((u >> 52) & 0x7ffu) - 1023 + 127;
-    mantissa = (uint32_t)((u >> 29) & 0x7fffffu);
-    if (((u >> 52) & 0x7ffu) == 0x7ffu)
-        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | mantissa | (u & 0xfffffffffffffull ? 0x400000u : 0u));
+    magnitude = u & 0x7fffffffffffffffull;
+    exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
+    if (magnitude >= 0x7ff0000000000000ull) /* infinity, NaN: keep it one */
+        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu) | (magnitude << 12 ? 0x400000u : 0u));
     if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
-    if (exponent <= 0) /* below 2^-126, far below what 16 bits can tell apart except for BF16 subnormals */
-        return exponent < -23 ? tegroup_impl_f32_of_bits(sign | (u << 1 ? 1u : 0u))
-                              : tegroup_impl_f32_of_bits(sign | ((mantissa | 0x800000u) >> (1 - exponent)) | 1u);
-    return tegroup_impl_f32_of_bits(sign | ((uint32_t)exponent << 23) | mantissa | (u & 0x1fffffffull ? 1u : 0u));
+    kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
+    if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
+    u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
+    return tegroup_impl_f32_of_bits(sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) { return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16; }

@@ -17,7 +17,11 @@ tegroup_status second(const tegroup_prepare_desc *sizes, const tegroup_gemm_desc
 }
 #endif
 
-static union { tegroup_snapshot_header header; unsigned char bytes[16384]; } snapshot_storage;
+static unsigned char snapshot[16384], workspace[1 << 20];
+
+static void *aligned(unsigned char *memory) { /* costs up to TEGROUP_ALIGNMENT - 1 of its bytes */
+    return memory + (TEGROUP_ALIGNMENT - (uintptr_t)memory % TEGROUP_ALIGNMENT) % TEGROUP_ALIGNMENT;
+}
 
 static void integers(float *values, int count) {
     for (int i = 0; i < count; i++) values[i] = (float)(rand() % 19 - 9);
@@ -44,8 +48,6 @@ int main(void) {
             }
     }
 
-    size_t misfit = (size_t)((uintptr_t)snapshot_storage.bytes % TEGROUP_ALIGNMENT);
-
     tegroup_prepare_desc sizes;
     memset(&sizes, 0, sizeof sizes);
     sizes.struct_size = sizeof sizes;
@@ -57,14 +59,17 @@ int main(void) {
     sizes.shape.row_sizes.dtype = TEGROUP_DTYPE_I32;
     sizes.shape.row_sizes.space = TEGROUP_SPACE_HOST;
     sizes.space = TEGROUP_SPACE_HOST;
-    sizes.snapshot = snapshot_storage.bytes + (misfit == 0 ? 0 : TEGROUP_ALIGNMENT - misfit);
-    sizes.snapshot_bytes = sizeof snapshot_storage - TEGROUP_ALIGNMENT;
+    sizes.snapshot = aligned(snapshot);
+    sizes.snapshot_bytes = sizeof snapshot - TEGROUP_ALIGNMENT;
 
     tegroup_gemm_desc product;
     memset(&product, 0, sizeof product);
     product.struct_size = sizeof product;
     product.op = TEGROUP_OP_FORWARD;
     product.space = TEGROUP_SPACE_HOST;
+    product.threads = 1;
+    product.workspace = aligned(workspace);
+    product.workspace_bytes = sizeof workspace - TEGROUP_ALIGNMENT;
     product.a.shape = sizes.shape;
     product.a.shape.snapshot = sizes.snapshot;
     product.a.dtype = product.b.dtype = product.d.dtype = TEGROUP_DTYPE_F32;

@@ -102,7 +102,7 @@ if works clang; then program 'exported by gcc, used by clang' "$c $both" "clang 
 else skip 'linked, exported by gcc, used by clang' 'no clang here'; fi
 
 # -- Symbols: exactly the documented functions are exported, and none from a static unit --
-sed -n 's/^TEGROUP_API .*[ *]\(tegroup_[a-z0-9_]*\)(.*/\1/p' "$root/tegroup.h" | sort -u > "$work/functions"
+sed -n 's/^TEGROUP_API [^(]*[ *]\(tegroup_[a-z0-9_]*\)(.*/\1/p' "$root/tegroup.h" | sort -u > "$work/functions"
 globals="nm -g --defined-only library.o | awk '{ print \$3 }' | sort"
 for compiler in gcc g++; do
     language=c; [ $compiler = g++ ] && language=c++
@@ -115,9 +115,9 @@ done
 for file in tegroup.h tegroup_cuda.cuh; do
     parts=src/${file%.*}.parts
     cell "stitched $file" '' "sh $root/tools/stitch.sh $root/$parts | cmp - $root/$file"
-    cell "stitched $file, an edit in the header is seen" differ "sed '\$s/\$/ /' $root/$file > edited; sh $root/tools/stitch.sh $root/$parts | cmp - edited"
-    cell "stitched $file, an edit in src/ is seen" differ "cp -R $root/src . && part=\$(awk '\$1 == \"part\" { print \$2; exit }' $parts) &&
-        echo '/* edited */' >> src/\$part && sh $root/tools/stitch.sh $parts | cmp - $root/$file"
+    cell "stitched $file, an edit in it is seen" differ "sed '\$s/\$/ /' $root/$file > edited; sh $root/tools/stitch.sh $root/$parts | cmp - edited"
+    cell "stitched $file, an edit in src/ is seen" differ "cp -R $root/src . && sh $root/tools/stitch.sh $parts > before && part=\$(awk '\$1 == \"part\" { print \$2; exit }' $parts) &&
+        echo '/* edited */' >> src/\$part && sh $root/tools/stitch.sh $parts | cmp - before"
 done
 
 # -- nvcc --

@@ -47,9 +47,9 @@ typedef struct world {
     MEMORY(float, gate_up, ROWS * 2 * N);
     MEMORY(float, logits, TOKENS * EXPERTS);
     MEMORY(float, probabilities, TOKENS * EXPERTS);
+    MEMORY(float, tokens, TOKENS * N);
     MEMORY(float, weights, SLOTS);
     MEMORY(float, weights_grad, SLOTS);
-    MEMORY(float, tokens, TOKENS * N);
 
     /* out, and garbage */
     MEMORY(unsigned char, snapshot_out, 8192);

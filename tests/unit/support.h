@@ -68,10 +68,10 @@ SUPPORT int64_t rng_int(rng *r, int64_t low, int64_t high) { /* both inclusive *
 }
 SUPPORT int rng_chance(rng *r, int percent) { return rng_int(r, 0, 99) < percent; }
 SUPPORT double rng_unit(rng *r) { return (double)(rng_next(r) >> 11) * 0x1p-53; }
-SUPPORT double rng_normal(rng *r) { /* twelve uniforms: near enough to normal, and never an outlier that overflows F16 */
-    double sum = -6;
-    for (int i = 0; i < 12; i++) sum += rng_unit(r);
-    return sum;
+SUPPORT double rng_normal(rng *r) { /* the sum of four uniforms: near enough to normal, mean 0, variance 1, no outliers */
+    double sum = -2;
+    for (int i = 0; i < 4; i++) sum += rng_unit(r);
+    return sum * 1.7320508075688772;
 }
 SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
     for (int32_t i = count - 1; i > 0; i--) {
@@ -290,7 +290,7 @@ typedef struct spec {
     int64_t alignment;           /* for PLACE_ALIGNED                                               */
     pack_kind pack;              /* of irregular tensors                                            */
     int64_t tail_rows;           /* rows past the last group's                                      */
-    tegroup_dtype in, out, c_dtype, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, out, F32, none */
+    tegroup_dtype in, out, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, F32, none */
     tegroup_compute compute;
     int64_t pad;                 /* leading dimensions exceed the widths by so much; with pad, groups have gaps too */
     int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
@@ -322,6 +322,7 @@ typedef struct problem {
     int64_t *start, capacity, rows_end;
     void *row_scale, *alpha, *beta;
     double **want, **bound, **want_bias, **bound_bias; /* [groups], set by problem_reference */
+    unsigned char **long_sum; /* [groups]: 1 where the bound is all but that of a sum of 32 terms or more */
 } problem;
 
 SUPPORT int64_t group_rows(const spec *s, int32_t g) { return s->m == NULL ? s->rows_each : s->m[g] < 0 ? 0 : s->m[g]; }
@@ -520,19 +521,18 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     spec *s = &p->s;
     if (s->in == TEGROUP_DTYPE_UNSET) s->in = TEGROUP_DTYPE_F32;
     if (s->out == TEGROUP_DTYPE_UNSET) s->out = s->in;
-    if (s->c_dtype == TEGROUP_DTYPE_UNSET || s->c == C_IN_PLACE) s->c_dtype = s->out;
     if (s->bias_dtype == TEGROUP_DTYPE_UNSET) s->bias_dtype = s->out;
     if (s->in == TEGROUP_DTYPE_F64) s->compute = TEGROUP_COMPUTE_F64;
     p->mark = guards_mark();
     int32_t G = s->groups;
     int64_t *m = (int64_t *)scratch((size_t)G * 8), *n = (int64_t *)scratch((size_t)G * 8), *one = (int64_t *)scratch((size_t)G * 8);
-    int64_t *wstart = (int64_t *)scratch((size_t)G * 8), *ostart = (int64_t *)scratch((size_t)G * 8), wrows = 0;
-    tegroup_sizes rows = place_rows(p), none, wsizes, osizes;
+    int64_t *wstart = (int64_t *)scratch((size_t)G * 8), wrows = 0;
+    tegroup_sizes rows = place_rows(p), none, wsizes;
     memset(&none, 0, sizeof none);
-    wsizes = osizes = none;
+    wsizes = none;
     for (int32_t g = 0; g < G; g++) {
         m[g] = group_rows(s, g); n[g] = group_n(s, g); one[g] = 1;
-        wstart[g] = wrows; ostart[g] = g;
+        wstart[g] = wrows;
         wrows += n[g];
     }
     if (s->ng != NULL || s->kg != NULL) {
@@ -543,10 +543,6 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     } else {
         wrows = s->n;
     }
-    if (s->ng != NULL) {
-        osizes = wsizes;
-        osizes.data = index_array(wsizes.dtype, one, G);
-    }
     int wgrad = s->op == TEGROUP_OP_WGRAD, dgrad = s->op == TEGROUP_OP_DGRAD, bit = s->lists;
     const int64_t *acols = s->op == TEGROUP_OP_FORWARD ? s->kg : s->ng, *dcols = dgrad ? s->kg : s->ng;
     int64_t awidth = s->op == TEGROUP_OP_FORWARD ? s->k : s->n, dwidth = dgrad ? s->k : s->n;
@@ -555,13 +551,14 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     if (wgrad) {
         grid_make(p, &p->b, s->in, rows, p->start, capacity, m, s->kg, s->k, bit & 2);
         grid_make(p, &p->d, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 8);
-        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->c_dtype, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4);
     } else {
         grid_make(p, &p->b, s->in, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2);
         grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8);
-        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->c_dtype, rows, p->start, capacity, m, dcols, dwidth, bit & 4);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 4);
     }
-    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, osizes, ostart, s->ng != NULL ? G : 1, one, s->ng, s->n, bit & 16);
+    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, none, NULL, 1, one, NULL, s->n, bit & 16);
+    for (int32_t g = 0; s->bias && g < G; g++) p->bias.cols[g] = group_n(s, g); /* a row is as wide as the widest group */
     if (s->c == C_IN_PLACE) { p->c = p->d; p->c.snapshot = NULL; }
 
     grid_fill(p, &p->a, 'a', s->fill_a, 1);
@@ -588,6 +585,8 @@ SUPPORT void problem_make(problem *p, const spec *given) {
                 rng r = row_rng(s, 'r', g, i + (s->row_first != NULL ? s->row_first[g] : 0));
                 fill(&r, s->fill_a == FILL_NORMAL ? FILL_NORMAL : FILL_INTEGER, s->row_scale_dtype,
                      (unsigned char *)p->row_scale + (p->start[g] + i) * (int64_t)size_of(s->row_scale_dtype), 1, 1, 0);
+                if (s->compute == TEGROUP_COMPUTE_F32) /* what the sums' type can hold */
+                    store(s->row_scale_dtype, p->row_scale, p->start[g] + i, (double)(float)load(s->row_scale_dtype, p->row_scale, p->start[g] + i));
             }
         d->row_scale = p->row_scale;
         d->row_scale_dtype = s->row_scale_dtype;
@@ -663,6 +662,7 @@ SUPPORT void problem_reference(problem *p) {
     double u = s->compute == TEGROUP_COMPUTE_F64 ? 0x1p-53 : 0x1p-24;
     p->want = (double **)scratch((size_t)G * sizeof(double *));
     p->bound = (double **)scratch((size_t)G * sizeof(double *));
+    p->long_sum = (unsigned char **)scratch((size_t)G * sizeof(unsigned char *));
     p->want_bias = (double **)scratch((size_t)G * sizeof(double *));
     p->bound_bias = (double **)scratch((size_t)G * sizeof(double *));
     for (int32_t g = 0; g < G; g++) {
@@ -672,6 +672,7 @@ SUPPORT void problem_reference(problem *p) {
         double alpha = alpha_of(p, g), beta = beta_of(p, g);
         p->want[g] = (double *)scratch((size_t)(I * J) * sizeof(double));
         p->bound[g] = (double *)scratch((size_t)(I * J) * sizeof(double));
+        p->long_sum[g] = (unsigned char *)scratch((size_t)(I * J));
         for (int64_t i = 0; i < I; i++)
             for (int64_t q = 0; q < K; q++) x[i * K + q] = wgrad ? value_at(&p->a, g, q, i) : value_at(&p->a, g, i, q);
         for (int64_t j = 0; j < J; j++)
@@ -680,10 +681,14 @@ SUPPORT void problem_reference(problem *p) {
             for (int64_t j = 0; j < J; j++) {
                 long double sum = 0, total;
                 double size = 0, bc = 0, e = 0;
-                for (int64_t q = 0; q < K; q++) {
-                    sum += (long double)x[i * K + q] * y[j * K + q];
-                    size += fabs(x[i * K + q] * y[j * K + q]);
+                if (s->compute == TEGROUP_COMPUTE_F64) {
+                    for (int64_t q = 0; q < K; q++) sum += (long double)x[i * K + q] * y[j * K + q];
+                } else {
+                    double narrow = 0; /* products of F32 values are exact, and 29 bits are to spare */
+                    for (int64_t q = 0; q < K; q++) narrow += x[i * K + q] * y[j * K + q];
+                    sum = narrow;
                 }
+                for (int64_t q = 0; q < K; q++) size += fabs(x[i * K + q] * y[j * K + q]);
                 total = alpha * sum;
                 if (beta != 0) bc = beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
                 if (beta != 0) total += (long double)beta * value_at(s->c == C_SEPARATE ? &p->c : &p->d, g, i, j);
@@ -695,6 +700,7 @@ SUPPORT void problem_reference(problem *p) {
                 p->want[g][i * J + j] = (double)total;
                 p->bound[g][i * J + j] = (double)(K + 4) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
                     + unit_roundoff(s->out) * fabs((double)total) * (1 + 0x1p-6) + smallest_step(s->out) / 2;
+                p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
             }
         free(x);
         if (!s->bias || !wgrad) continue;
@@ -716,39 +722,48 @@ SUPPORT void problem_reference(problem *p) {
     }
 }
 
-/* What a comparison found. worst: largest error / bound (infinite for NaN); above: elements past a quarter of it. */
-typedef struct verdict { double worst; int64_t count, above, inexact; } verdict;
+/* What a comparison found. worst: largest error / bound (infinite for NaN). The gate: of long sums, at most one in 1,000
+ * may err by a quarter of the bound, because at large K the bound alone lets a lost product pass. (In short sums it does
+ * not, and a few roundings can add up to that much.) */
+typedef struct verdict { double worst; int64_t count, gated, above, inexact; } verdict;
 
-SUPPORT void compare(verdict *v, double got, double want, double bound) {
+SUPPORT int gate_holds(verdict v) { return v.above * 1000 <= v.gated; }
+
+SUPPORT void compare(verdict *v, double got, double want, double bound, int gated) {
     double error = fabs(got - want), ratio = isnan(want) && isnan(got) ? 0 : got == want ? 0 : bound > 0 ? error / bound : INFINITY;
     if (isnan(ratio)) ratio = INFINITY;
     if (ratio > v->worst) v->worst = ratio;
     v->count++;
-    v->above += ratio >= 0.25;
+    v->gated += gated;
+    v->above += gated && ratio >= 0.25;
     v->inexact += !(got == want);
 }
 SUPPORT verdict problem_compare(const problem *p) {
-    verdict v = {0, 0, 0, 0};
+    verdict v = {0, 0, 0, 0, 0};
     for (int32_t g = 0; g < p->s.groups; g++) {
         if (p->s.op == TEGROUP_OP_WGRAD && group_skipped(&p->s, g)) continue;
         for (int64_t i = 0; i < p->d.rows[g]; i++)
             for (int64_t j = 0; j < p->d.cols[g]; j++)
-                compare(&v, value_at(&p->d, g, i, j), p->want[g][i * p->d.cols[g] + j], p->bound[g][i * p->d.cols[g] + j]);
+                {
+                int64_t e = i * p->d.cols[g] + j;
+                compare(&v, value_at(&p->d, g, i, j), p->want[g][e], p->bound[g][e], p->long_sum[g][e]);
+            }
     }
     return v;
 }
 SUPPORT verdict problem_compare_bias(const problem *p) {
-    verdict v = {0, 0, 0, 0};
+    verdict v = {0, 0, 0, 0, 0};
     for (int32_t g = 0; g < p->s.groups && p->s.bias && p->s.op == TEGROUP_OP_WGRAD; g++)
         for (int64_t j = 0; j < p->bias.cols[g] && !group_skipped(&p->s, g); j++)
-            compare(&v, value_at(&p->bias, g, 0, j), p->want_bias[g][j], p->bound_bias[g][j]);
+            compare(&v, value_at(&p->bias, g, 0, j), p->want_bias[g][j], p->bound_bias[g][j], 0);
     return v;
 }
 
 SUPPORT void grid_forgive(const grid *t, const spec *s) { /* what a run may write is not a disturbance */
+    guarded_node *node = NULL;
     for (int32_t g = 0; g < s->groups; g++) {
+        if (g == 0 || t->tensor.pointers != NULL) node = guarded_find(t->tensor.pointers != NULL ? (const void *)t->at[g] : t->tensor.data);
         if (s->op == TEGROUP_OP_WGRAD && group_skipped(s, g)) continue;
-        guarded_node *node = guarded_find(t->tensor.pointers != NULL ? (const void *)t->at[g] : t->tensor.data);
         for (int64_t i = 0; i < t->rows[g]; i++) {
             ptrdiff_t at = t->at[g] + i * t->ld[g] * (int64_t)size_of(t->dtype) - node->data;
             memcpy(node->copy + at, node->data + at, (size_t)t->cols[g] * size_of(t->dtype));
@@ -815,13 +830,16 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
             s.pack = (pack_kind)rng_int(r, 0, 2);
         }
     }
+    s.threads = rng_chance(r, 10) ? (int32_t)rng_int(r, 0, 4) : 1; /* few: waking threads takes longer than these products */
     s.alpha = (int)rng_int(r, 0, 2);
     s.c = (c_kind)rng_int(r, 0, 3);
     s.beta = (int)rng_int(r, 0, 2);
     s.scalar_dtype = rng_chance(r, 30) ? TEGROUP_DTYPE_F64 : rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
     s.bias = op != TEGROUP_OP_DGRAD && rng_chance(r, 40);
-    s.row_scale_dtype = s.bias && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_UNSET;
+    if (s.bias && s.out != TEGROUP_DTYPE_F64 && rng_chance(r, 50)) s.bias_dtype = TEGROUP_DTYPE_F32;
+    if (s.bias && rng_chance(r, 50)) s.row_scale_dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_F64;
     s.lists = rng_chance(r, 25) ? (int32_t)rng_int(r, 1, 31) : 0;
+    if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= ~1; /* rows of a list have no common numbering */
     if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
     return s;
 }

@@ -441,6 +441,7 @@ UTEST(prepare, products_over_lies_stay_inside) {
         d.struct_size = sizeof d;
         d.op = op;
         d.space = TEGROUP_SPACE_HOST;
+        d.threads = 1;
         /* the hostile tensor is a (FORWARD: k is its width; DGRAD, WGRAD: n) */
         tegroup_tensor hostile, other, weight;
         memset(&hostile, 0, sizeof hostile);

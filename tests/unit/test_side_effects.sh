@@ -14,9 +14,10 @@ failed=0
 report() { # exit status wanted, exit status that came, name
     if [ "$1" -eq "$2" ]; then echo "ok $3"; else echo "not ok $3"; failed=1; fi
 }
-library() { # options; a library object that holds everything, from the tegroup.h in $headers
+library() { # options; a library object that holds everything, from the tegroup.h in $headers. Not position independent:
+            # else the linker must be able to write to constant tables of pointers, and they look like variables
     echo '#include "tegroup.h"' > "$work/library.c"
-    $CC -std=gnu11 -I"$headers" -DTEGROUP_EXTERN -DTEGROUP_IMPLEMENTATION "$@" -c "$work/library.c" -o "$work/library.o"
+    $CC -std=gnu11 -fno-pic -I"$headers" -DTEGROUP_EXTERN -DTEGROUP_IMPLEMENTATION "$@" -c "$work/library.c" -o "$work/library.o"
 }
 
 # All that the library may take from outside: memory and string primitives, formatting into a buffer, mathematics, threads.
@@ -32,7 +33,7 @@ symbols() { # options; 0: takes and keeps nothing else, 1: it does, and says wha
 }
 calls() { # runs every function; 0: nothing was counted, 1: a function misbehaved, 2: something was counted
     library -O0 && $CC -std=gnu11 -O0 -fPIC -shared -fno-builtin "$compile/side_effects_counter.c" -o "$work/libcounter.so" &&
-        $CC -std=gnu11 -O0 -I"$headers" "$compile/side_effects_calls.c" "$work/library.o" -L"$work" -lcounter -lm -Wl,-rpath,"$work" -o "$work/calls" || return 3
+        $CC -std=gnu11 -O0 -I"$headers" "$compile/side_effects_calls.c" "$work/library.o" -no-pie -L"$work" -lcounter -lm -Wl,-rpath,"$work" -o "$work/calls" || return 3
     if [ "$loud" = 1 ]; then "$work/calls"; else "$work/calls" 2> /dev/null; fi
 }
 

@@ -4,6 +4,7 @@
 #include "tegroup.h"
 #include "../compile/world.h"
 #include "utest.h"
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -68,7 +69,7 @@ static tegroup_status replanned(const tegroup_gemm_desc *desc, tegroup_error *e)
         memcpy(&before, &w, sizeof w);                                                                                              \
         memset(&error, 0xA5, sizeof error);                                                                                         \
         silent_ = without_error;                                                                                                    \
-        status_ = with_error;                                                                                                       \
+        status_ = silent_ == TEGROUP_OK ? silent_ : with_error;                                                                                                     \
         if (!as_told(call, what, status_, silent_, TEGROUP_ERROR_##status_name, field_name, expected_, got_)) {                     \
             printf("%s:%d: wanted %s %s (expected %lld, got %lld)\n", __FILE__, __LINE__, #status_name, field_name,                 \
                    (long long)expected_, (long long)got_);                                                                          \
@@ -113,32 +114,33 @@ static int as_told(const char *call, const char *what, tegroup_status status, te
     return told && changed == sizeof w;
 }
 
+#define GOOD(call) ASSERT_TRUE(call_##call(&error) == TEGROUP_OK)
 #define ADDRESSABLE ((uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1)
 #define SHIFT(pointer, bytes) (pointer = (void *)((char *)(uintptr_t)(const void *)(pointer) + (bytes)))
 
 /* The good calls are good; otherwise nothing below means anything. */
 UTEST(status, good_calls) {
     spoil_nothing();
-    ASSERT_EQ(TEGROUP_OK, call_prepare(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_irregular(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_problem(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_problem_dgrad(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_problem_wgrad(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_explain(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_plan(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_plan_dgrad(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_check(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_forward(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_dgrad(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_wgrad(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_activation(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_activation_backward(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_router(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_router_backward(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_permutation(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_permute(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_combine(NULL));
-    ASSERT_EQ(TEGROUP_OK, call_combine_backward(NULL));
+    GOOD(prepare);
+    GOOD(irregular);
+    GOOD(problem);
+    GOOD(problem_dgrad);
+    GOOD(problem_wgrad);
+    GOOD(explain);
+    GOOD(plan);
+    GOOD(plan_dgrad);
+    GOOD(check);
+    GOOD(forward);
+    GOOD(dgrad);
+    GOOD(wgrad);
+    GOOD(activation);
+    GOOD(activation_backward);
+    GOOD(router);
+    GOOD(router_backward);
+    GOOD(permutation);
+    GOOD(permute);
+    GOOD(combine);
+    GOOD(combine_backward);
 }
 
 UTEST(status, null_arguments) {
@@ -305,7 +307,7 @@ UTEST(status, prepare) {
     BAD(irregular, q->ld = TEGROUP_MAX_COLS + 1, VALUE, "ld", TEGROUP_MAX_COLS, TEGROUP_MAX_COLS + 1);
 
     spoil_nothing();
-    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&w.irregular.shape, &layout, NULL));
+    ASSERT_TRUE(TEGROUP_OK == tegroup_snapshot_layout(&w.irregular.shape, &layout, NULL));
     BAD(irregular, q->snapshot = NULL, NULL_ARGUMENT, "snapshot", 1, 0);
     ALIGNED(irregular, q->snapshot, "snapshot", TEGROUP_ALIGNMENT);
     BAD(irregular, SHIFT(q->snapshot, 128), ALIGNMENT, "snapshot", TEGROUP_ALIGNMENT, 128);
@@ -322,7 +324,7 @@ UTEST(status, prepare) {
     /* Just enough is enough. */
     spoil_nothing();
     w.irregular.snapshot_bytes = layout.total_bytes;
-    ASSERT_EQ(TEGROUP_OK, call_irregular(&error));
+    GOOD(irregular);
 }
 
 /* Every rule of one tensor, for each operand of the three products. `cols` is what its good ld stands for. */
@@ -479,14 +481,14 @@ static tegroup_gemm_desc *device(tegroup_backend backend, int32_t sm, int32_t cu
 }
 
 UTEST(status, unsupported) {
-    const uint32_t none = 1u << TEGROUP_SCALING_NONE, halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
+    const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
     const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
                           loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
     BAD(plan_dgrad, host(cpu)->split_k = 2, UNSUPPORTED, "split_k", 1, 2);
     BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_dgrad, host(cpu)->a.dtype = host(cpu)->b.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
+    BAD(plan_dgrad, host(cpu)->a.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
         UNSUPPORTED, "a.dtype", results | 1u << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E5M2);
     BAD(plan_target, device(sm90, 80, 0), UNSUPPORTED, "target.sm", 90, 80);
     BAD(plan_target, device(sm90, 100, 0), UNSUPPORTED, "target.sm", 90, 100);
@@ -505,10 +507,9 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(grouped, 90, 131000)->tail = TEGROUP_TAIL_ZERO, UNSUPPORTED, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
     BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 999999, 131000);
     BAD(plan_target, device(loop, 90, 131000), UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(plan_target, device(loop, 90, 110000)->a.dtype = w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
-    BAD(plan_target, device(portable, 90, 0)->a.dtype = w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
+    BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
+    BAD(plan_target, device(portable, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
         UNSUPPORTED, "a.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
-    (void)none;
 
     BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);
@@ -569,9 +570,9 @@ UTEST(status, plan_mismatch) {
     spoil_nothing();
     device(TEGROUP_BACKEND_PORTABLE, 90, 0);
     good.dgrad_plan = w.dgrad_plan;
-    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&w.dgrad, &w.target, &good.dgrad_plan, NULL));
+    ASSERT_TRUE(TEGROUP_OK == tegroup_plan_make(&w.dgrad, &w.target, &good.dgrad_plan, NULL));
     BAD(dgrad, device(TEGROUP_BACKEND_PORTABLE, 90, 0), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
-    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&good.dgrad, NULL, &good.dgrad_plan, NULL));
+    ASSERT_TRUE(TEGROUP_OK == tegroup_plan_make(&good.dgrad, NULL, &good.dgrad_plan, NULL));
 }
 
 /* The memory of a run: every buffer NULL and misaligned. */
@@ -666,7 +667,7 @@ UTEST(status, gemm_overlaps) {
     /* c may be d itself, and nothing else that shares its memory */
     BAD(replanned_wgrad, g->accumulate = 0; g->c = g->d; g->c.group_stride = N * K + 1; g->beta = w.forward.beta, OVERLAP, "d.data", 0, 1);
     /* the workspace is written, too */
-    BAD(forward, f->a.data = LAST(w.workspace) - 16; f->workspace = w.workspace + sizeof w.workspace - TEGROUP_ALIGNMENT, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->a.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
     BAD(forward, f->workspace = w.x, OVERLAP, "workspace", 0, 1);
     BAD(forward, f->b.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
     BAD(forward, f->c.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
@@ -694,7 +695,7 @@ UTEST(status, lists) {
     const size_t one = N * K * sizeof(float);
     spoil_nothing();
     lists_of(x, &x->b, lists[0], one);
-    ASSERT_EQ(TEGROUP_OK, call_replanned_dgrad(NULL));
+    GOOD(replanned_dgrad);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.data = w.weight, COMBINATION, "b.data", 0, 1);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.pointers = NULL, NULL_ARGUMENT, "b.pointers", 1, 0);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(x->b.pointers, 4), ALIGNMENT, "b.pointers", sizeof(void *), 4);
@@ -705,3 +706,364 @@ UTEST(status, lists) {
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "workspace", 0, 1);
 }
+
+/* Every rule of one matrix, and of one that the others fix the extents of. */
+static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16,
+                      REALS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32, F32 = 1u << TEGROUP_DTYPE_F32,
+                      I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64;
+#define MATRIX(call, m, name, dtypes)                                                                                               \
+    BAD(call, m.dtype = TEGROUP_DTYPE_COUNT, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);                   \
+    BAD(call, m.dtype = TEGROUP_DTYPE_F8E5M2, DTYPE, name ".dtype", dtypes, TEGROUP_DTYPE_F8E5M2);                                  \
+    BAD(call, m.dtype = dtypes == I64 ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64, DTYPE, name ".dtype", dtypes, m.dtype);              \
+    RANGE(call, m.rows, name ".rows", int64_t, 0, TEGROUP_MAX_ROWS);                                                                \
+    RANGE(call, m.cols, name ".cols", int64_t, 0, TEGROUP_MAX_COLS);                                                                \
+    BAD(call, m.ld = m.cols > 1 ? m.cols - 1 : -1, LAYOUT, name ".ld", m.cols, m.ld);                                               \
+    BAD(call, m.ld = TEGROUP_MAX_COLS + 1, VALUE, name ".ld", TEGROUP_MAX_COLS, TEGROUP_MAX_COLS + 1);                              \
+    BAD(call, m.data = NULL, NULL_ARGUMENT, name ".data", 1, 0);                                                                    \
+    ALIGNED(call, m.data, name ".data", tegroup_dtype_bits(m.dtype) / 8)
+#define REQUIRED(call, m, name, dtypes) BAD(call, m.dtype = TEGROUP_DTYPE_UNSET, UNSET, name ".dtype", dtypes, 0)
+#define FREE_ROWS(call, m, name) BAD(call, m.rows = TEGROUP_MAX_ROWS; m.ld = TEGROUP_MAX_COLS, OVERFLOW, name ".rows", ADDRESSABLE, INT64_MAX)
+#define FIXED_ROWS(call, m, name)                                              \
+    BAD(call, m.rows++, SHAPE, name ".rows", m.rows - 1, m.rows);              \
+    BAD(call, m.rows--, SHAPE, name ".rows", m.rows + 1, m.rows)
+#define FIXED_COLS(call, m, name)                                              \
+    BAD(call, m.cols++, SHAPE, name ".cols", m.cols - 1, m.cols);              \
+    BAD(call, m.cols--, SHAPE, name ".cols", m.cols + 1, m.cols)
+#define FIXED(call, m, name)     \
+    FIXED_ROWS(call, m, name);   \
+    FIXED_COLS(call, m, name)
+/* An output that shares its first element with another operand, which is number `position` of the struct's matrices. */
+#define OVERLAP(call, out, name, other, position) BAD(call, out.data = other, OVERLAP, name ".data", -1, position)
+#define NO_GPU(call, desc) BAD(call, desc.space = TEGROUP_SPACE_DEVICE, NOT_BUILT, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE)
+/* A snapshot of something else. */
+static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
+    memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot);
+    *snapshot = w.snapshot_out;
+    return (tegroup_snapshot_header *)(void *)w.snapshot_out;
+}
+#define OTHER_SNAPSHOT(call, snapshot, field)                                                                   \
+    ALIGNED(call, snapshot, field, TEGROUP_ALIGNMENT);                                                          \
+    BAD(call, snapshot_at(&snapshot)->magic--, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, TEGROUP_SNAPSHOT_MAGIC - 1); \
+    BAD(call, snapshot_at(&snapshot)->capacity_rows++, CAPACITY, field, ROWS, ROWS + 1)
+
+UTEST(status, activation) {
+    tegroup_activation_desc *a = &w.activation;
+    BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
+    BAD(activation, a->activation = (tegroup_activation)2, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 2);
+    RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
+    REQUIRED(activation, a->input, "input", FLOATS);
+    REQUIRED(activation, a->output, "output", FLOATS);
+    MATRIX(activation, a->input, "input", FLOATS);
+    MATRIX(activation, a->row_scale, "row_scale", REALS);
+    MATRIX(activation, a->output, "output", FLOATS);
+    FIXED(activation, a->input, "input");
+    FIXED(activation, a->row_scale, "row_scale");
+    FREE_ROWS(activation, a->output, "output");
+    BAD(activation, a->output.cols--, SHAPE, "input.cols", 2 * N - 2, 2 * N);
+    OVERLAP(activation, a->output, "output", LAST(w.gate_up), 0);
+    OVERLAP(activation, a->output, "output", LAST(w.row_scale), 1);
+    BAD(activation, a->output.data = w.snapshot + 256, OVERLAP, "output.data", 0, 1);
+    OTHER_SNAPSHOT(activation, a->snapshot, "snapshot");
+    NO_GPU(activation, w.activation);
+}
+
+UTEST(status, activation_backward) {
+    tegroup_activation_backward_desc *a = &w.activation_backward;
+    BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
+    BAD(activation_backward, a->activation = (tegroup_activation)2, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 2);
+    RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
+    REQUIRED(activation_backward, a->input, "input", FLOATS);
+    REQUIRED(activation_backward, a->grad_output, "grad_output", FLOATS);
+    REQUIRED(activation_backward, a->grad_input, "grad_input", FLOATS);
+    MATRIX(activation_backward, a->input, "input", FLOATS);
+    MATRIX(activation_backward, a->row_scale, "row_scale", REALS);
+    MATRIX(activation_backward, a->grad_output, "grad_output", FLOATS);
+    MATRIX(activation_backward, a->grad_input, "grad_input", FLOATS);
+    MATRIX(activation_backward, a->grad_row_scale, "grad_row_scale", REALS);
+    FIXED(activation_backward, a->input, "input");
+    FIXED(activation_backward, a->row_scale, "row_scale");
+    FIXED(activation_backward, a->grad_input, "grad_input");
+    FIXED(activation_backward, a->grad_row_scale, "grad_row_scale");
+    FREE_ROWS(activation_backward, a->grad_output, "grad_output");
+    OVERLAP(activation_backward, a->grad_input, "grad_input", LAST(w.gate_up), 0);
+    OVERLAP(activation_backward, a->grad_input, "grad_input", LAST(w.row_scale), 1);
+    OVERLAP(activation_backward, a->grad_input, "grad_input", LAST(w.y_grad), 2);
+    BAD(activation_backward, a->grad_input.data = w.gate_up; a->grad_input.ld = 2 * N + 1, OVERLAP, "grad_input.data", -1, 0);
+    BAD(activation_backward, a->grad_input.data = w.gate_up; a->grad_input.dtype = TEGROUP_DTYPE_BF16, OVERLAP, "grad_input.data", -1, 0);
+    OVERLAP(activation_backward, a->grad_row_scale, "grad_row_scale", LAST(w.gate_up), 0);
+    OVERLAP(activation_backward, a->grad_row_scale, "grad_row_scale", w.row_scale, 1);
+    OVERLAP(activation_backward, a->grad_row_scale, "grad_row_scale", LAST(w.y_grad), 2);
+    OVERLAP(activation_backward, a->grad_row_scale, "grad_row_scale", LAST(w.gate_up_grad), 3);
+    BAD(activation_backward, a->grad_input.data = w.snapshot + 256, OVERLAP, "grad_input.data", 0, 1);
+    BAD(activation_backward, a->grad_row_scale.data = w.snapshot + 256, OVERLAP, "grad_row_scale.data", 0, 1);
+    OTHER_SNAPSHOT(activation_backward, a->snapshot, "snapshot");
+    NO_GPU(activation_backward, w.activation_backward);
+
+    spoil_nothing(); /* in place is allowed */
+    a->grad_input.data = w.gate_up;
+    GOOD(activation_backward);
+}
+
+/* What both directions of the router check alike. */
+#define ROUTER(call, r)                                                                                         \
+    RANGE(call, r->experts, "experts", int32_t, 1, TEGROUP_MAX_GROUPS);                                         \
+    RANGE(call, r->k, "k", int32_t, 1, 64);                                                                     \
+    BAD(call, r->k = EXPERTS + 1, VALUE, "k", EXPERTS, EXPERTS + 1);                                            \
+    RANGE(call, r->normalize, "normalize", int32_t, 0, 1);                                                      \
+    BAD(call, r->balance_coefficient = -0.5, VALUE, "balance_coefficient", 0, -1);                              \
+    BAD(call, r->balance_coefficient = (double)NAN, VALUE, "balance_coefficient", 0, -1)
+
+UTEST(status, router) {
+    tegroup_router_desc *r = &w.router;
+    ROUTER(router, r);
+    REQUIRED(router, r->logits, "logits", FLOATS);
+    REQUIRED(router, r->probabilities, "probabilities", REALS);
+    REQUIRED(router, r->weights, "weights", F32);
+    REQUIRED(router, r->indices, "indices", I32);
+    REQUIRED(router, r->counts, "counts", I64);
+    MATRIX(router, r->logits, "logits", FLOATS);
+    MATRIX(router, r->probabilities, "probabilities", REALS);
+    MATRIX(router, r->weights, "weights", F32);
+    MATRIX(router, r->indices, "indices", I32);
+    MATRIX(router, r->counts, "counts", I64);
+    BAD(router, r->weights.dtype = TEGROUP_DTYPE_F64, DTYPE, "weights.dtype", F32, TEGROUP_DTYPE_F64);
+    FREE_ROWS(router, r->logits, "logits");
+    FIXED_COLS(router, r->logits, "logits");
+    FIXED(router, r->probabilities, "probabilities");
+    FIXED(router, r->weights, "weights");
+    FIXED(router, r->indices, "indices");
+    FIXED(router, r->counts, "counts");
+    ALIGNED(router, r->balance_loss, "balance_loss", 8);
+    OVERLAP(router, r->probabilities, "probabilities", LAST(w.logits), 0);
+    OVERLAP(router, r->weights, "weights", LAST(w.logits), 0);
+    OVERLAP(router, r->weights, "weights", LAST(w.probabilities_out), 1);
+    OVERLAP(router, r->indices, "indices", LAST(w.logits), 0);
+    OVERLAP(router, r->indices, "indices", LAST(w.probabilities_out), 1);
+    OVERLAP(router, r->indices, "indices", LAST(w.weights_out), 2);
+    OVERLAP(router, r->counts, "counts", w.logits, 0);
+    OVERLAP(router, r->counts, "counts", w.probabilities_out, 1);
+    OVERLAP(router, r->counts, "counts", w.weights_out, 2);
+    OVERLAP(router, r->counts, "counts", w.indices_out, 3);
+    BAD(router, r->balance_loss = (double *)(void *)w.logits, OVERLAP, "balance_loss", 0, 1);
+    BAD(router, r->balance_loss = (double *)(void *)w.probabilities_out, OVERLAP, "balance_loss", 0, 1);
+    BAD(router, r->balance_loss = (double *)(void *)w.weights_out, OVERLAP, "balance_loss", 0, 1);
+    BAD(router, r->balance_loss = (double *)(void *)w.indices_out, OVERLAP, "balance_loss", 0, 1);
+    BAD(router, r->balance_loss = (double *)(void *)w.counts_out, OVERLAP, "balance_loss", 0, 1);
+    NO_GPU(router, w.router);
+}
+
+UTEST(status, router_backward) {
+    tegroup_router_backward_desc *r = &w.router_backward;
+    ROUTER(router_backward, r);
+    REQUIRED(router_backward, r->probabilities, "probabilities", REALS);
+    REQUIRED(router_backward, r->indices, "indices", I32);
+    REQUIRED(router_backward, r->counts, "counts", I64);
+    REQUIRED(router_backward, r->grad_weights, "grad_weights", F32);
+    REQUIRED(router_backward, r->grad_logits, "grad_logits", FLOATS);
+    MATRIX(router_backward, r->probabilities, "probabilities", REALS);
+    MATRIX(router_backward, r->indices, "indices", I32);
+    MATRIX(router_backward, r->counts, "counts", I64);
+    MATRIX(router_backward, r->grad_weights, "grad_weights", F32);
+    MATRIX(router_backward, r->grad_logits, "grad_logits", FLOATS);
+    FREE_ROWS(router_backward, r->probabilities, "probabilities");
+    FIXED_COLS(router_backward, r->probabilities, "probabilities");
+    FIXED(router_backward, r->indices, "indices");
+    FIXED(router_backward, r->counts, "counts");
+    FIXED(router_backward, r->grad_weights, "grad_weights");
+    FIXED(router_backward, r->grad_logits, "grad_logits");
+    OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.probabilities), 0);
+    OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.indices), 1);
+    OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.counts), 2);
+    OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.weights_grad), 3);
+    BAD(router_backward, w.indices[5] = EXPERTS, CAPACITY, "indices.data", EXPERTS - 1, EXPERTS);
+    BAD(router_backward, w.indices[0] = -1, CAPACITY, "indices.data", EXPERTS - 1, -1);
+    BAD(router_backward, w.indices[SLOTS - 1] = INT32_MIN, CAPACITY, "indices.data", EXPERTS - 1, INT32_MIN);
+    NO_GPU(router_backward, w.router_backward);
+}
+
+UTEST(status, permutation) {
+    tegroup_permutation_desc *p = &w.permutation;
+    RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    REQUIRED(permutation, p->indices, "indices", I32);
+    REQUIRED(permutation, p->row_of_slot, "row_of_slot", I64);
+    REQUIRED(permutation, p->slot_of_row, "slot_of_row", I64);
+    MATRIX(permutation, p->indices, "indices", I32);
+    MATRIX(permutation, p->row_of_slot, "row_of_slot", I64);
+    MATRIX(permutation, p->slot_of_row, "slot_of_row", I64);
+    FREE_ROWS(permutation, p->indices, "indices");
+    FIXED(permutation, p->row_of_slot, "row_of_slot");
+    FIXED(permutation, p->slot_of_row, "slot_of_row");
+    OVERLAP(permutation, p->row_of_slot, "row_of_slot", w.indices, 0);
+    OVERLAP(permutation, p->slot_of_row, "slot_of_row", w.indices, 0);
+    OVERLAP(permutation, p->slot_of_row, "slot_of_row", LAST(w.row_of_slot_out), 1);
+    BAD(permutation, p->row_of_slot.data = w.snapshot, OVERLAP, "row_of_slot.data", 0, 1);
+    BAD(permutation, p->slot_of_row.data = w.snapshot + 256, OVERLAP, "slot_of_row.data", 0, 1);
+    BAD(permutation, p->shape.snapshot = NULL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
+    OTHER_SNAPSHOT(permutation, p->shape.snapshot, "shape.snapshot");
+    BAD(permutation, snapshot_at(&p->shape.snapshot)->groups--, CAPACITY, "shape.snapshot", EXPERTS, EXPERTS - 1);
+    NO_GPU(permutation, w.permutation);
+}
+
+UTEST(status, permute) {
+    tegroup_permute_desc *p = &w.permute;
+    RANGE(permute, p->k, "k", int32_t, 1, 64);
+    REQUIRED(permute, p->tokens, "tokens", FLOATS);
+    REQUIRED(permute, p->slot_of_row, "slot_of_row", I64);
+    REQUIRED(permute, p->permuted, "permuted", FLOATS);
+    MATRIX(permute, p->tokens, "tokens", FLOATS);
+    MATRIX(permute, p->slot_of_row, "slot_of_row", I64);
+    MATRIX(permute, p->weights, "weights", REALS);
+    MATRIX(permute, p->permuted, "permuted", FLOATS);
+    FREE_ROWS(permute, p->tokens, "tokens");
+    FIXED_ROWS(permute, p->slot_of_row, "slot_of_row");
+    FIXED(permute, p->weights, "weights");
+    FIXED(permute, p->permuted, "permuted");
+    OVERLAP(permute, p->permuted, "permuted", LAST(w.tokens), 0);
+    OVERLAP(permute, p->permuted, "permuted", LAST(w.slot_of_row), 1);
+    OVERLAP(permute, p->permuted, "permuted", LAST(w.weights), 2);
+    BAD(permute, w.slot_of_row[1] = SLOTS, CAPACITY, "slot_of_row.data", SLOTS - 1, SLOTS);
+    BAD(permute, w.slot_of_row[ROWS - 1] = -2, CAPACITY, "slot_of_row.data", SLOTS - 1, -2);
+    NO_GPU(permute, w.permute);
+}
+
+UTEST(status, combine) {
+    tegroup_combine_desc *c = &w.combine;
+    REQUIRED(combine, c->permuted, "permuted", FLOATS);
+    REQUIRED(combine, c->row_of_slot, "row_of_slot", I64);
+    REQUIRED(combine, c->tokens, "tokens", FLOATS);
+    MATRIX(combine, c->permuted, "permuted", FLOATS);
+    MATRIX(combine, c->row_of_slot, "row_of_slot", I64);
+    MATRIX(combine, c->weights, "weights", REALS);
+    MATRIX(combine, c->tokens, "tokens", FLOATS);
+    FREE_ROWS(combine, c->permuted, "permuted");
+    FREE_ROWS(combine, c->row_of_slot, "row_of_slot");
+    FIXED(combine, c->weights, "weights");
+    FIXED(combine, c->tokens, "tokens");
+    OVERLAP(combine, c->tokens, "tokens", LAST(w.old), 0);
+    OVERLAP(combine, c->tokens, "tokens", LAST(w.row_of_slot), 1);
+    OVERLAP(combine, c->tokens, "tokens", LAST(w.weights), 2);
+    BAD(combine, w.row_of_slot[0] = ROWS, CAPACITY, "row_of_slot.data", ROWS - 1, ROWS);
+    BAD(combine, w.row_of_slot[SLOTS - 1] = INT64_MIN, CAPACITY, "row_of_slot.data", ROWS - 1, INT64_MIN);
+    BAD(combine, c->permuted.rows = 1, CAPACITY, "row_of_slot.data", 0, w.row_of_slot[0] > 0 ? w.row_of_slot[0] : w.row_of_slot[1]);
+    NO_GPU(combine, w.combine);
+}
+
+UTEST(status, combine_backward) {
+    tegroup_combine_backward_desc *c = &w.combine_backward;
+    REQUIRED(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
+    REQUIRED(combine_backward, c->permuted, "permuted", FLOATS);
+    REQUIRED(combine_backward, c->row_of_slot, "row_of_slot", I64);
+    REQUIRED(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
+    MATRIX(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
+    MATRIX(combine_backward, c->permuted, "permuted", FLOATS);
+    MATRIX(combine_backward, c->row_of_slot, "row_of_slot", I64);
+    MATRIX(combine_backward, c->weights, "weights", REALS);
+    MATRIX(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
+    MATRIX(combine_backward, c->grad_weights, "grad_weights", REALS);
+    FREE_ROWS(combine_backward, c->grad_tokens, "grad_tokens");
+    FREE_ROWS(combine_backward, c->grad_permuted, "grad_permuted");
+    FIXED_ROWS(combine_backward, c->row_of_slot, "row_of_slot");
+    FIXED(combine_backward, c->permuted, "permuted");
+    FIXED(combine_backward, c->weights, "weights");
+    FIXED_COLS(combine_backward, c->grad_permuted, "grad_permuted");
+    FIXED(combine_backward, c->grad_weights, "grad_weights");
+    OVERLAP(combine_backward, c->grad_permuted, "grad_permuted", LAST(w.tokens), 0);
+    OVERLAP(combine_backward, c->grad_permuted, "grad_permuted", LAST(w.old), 1);
+    OVERLAP(combine_backward, c->grad_permuted, "grad_permuted", LAST(w.row_of_slot), 2);
+    OVERLAP(combine_backward, c->grad_permuted, "grad_permuted", LAST(w.weights), 3);
+    OVERLAP(combine_backward, c->grad_weights, "grad_weights", LAST(w.tokens), 0);
+    OVERLAP(combine_backward, c->grad_weights, "grad_weights", LAST(w.old), 1);
+    OVERLAP(combine_backward, c->grad_weights, "grad_weights", LAST(w.row_of_slot), 2);
+    OVERLAP(combine_backward, c->grad_weights, "grad_weights", LAST(w.weights), 3);
+    OVERLAP(combine_backward, c->grad_weights, "grad_weights", LAST(w.rows_out), 4);
+    BAD(combine_backward, w.row_of_slot[1] = ROWS, CAPACITY, "row_of_slot.data", ROWS - 1, ROWS);
+    BAD(combine_backward, w.row_of_slot[0] = -2, CAPACITY, "row_of_slot.data", ROWS - 1, -2);
+    NO_GPU(combine_backward, w.combine_backward);
+}
+
+/* ---- Names, texts and sizes ---------------------------------------------------------------------------------- */
+
+UTEST(status, names) {
+    const int unknown[] = {-1, 99, 1 << 30};
+#define STATUS(name, value, text)                                                   \
+    ASSERT_EQ(value, (int)TEGROUP_##name);                                          \
+    ASSERT_STREQ(#name, tegroup_status_name(TEGROUP_##name));                       \
+    ASSERT_STREQ(text, tegroup_status_string(TEGROUP_##name));
+    TEGROUP_STATUS_LIST(STATUS)
+#define DTYPE(name, value, bits)                                                    \
+    ASSERT_EQ(value, (int)TEGROUP_DTYPE_##name);                                    \
+    ASSERT_STREQ(#name, tegroup_dtype_name(TEGROUP_DTYPE_##name));                  \
+    ASSERT_EQ(bits, tegroup_dtype_bits(TEGROUP_DTYPE_##name));
+    TEGROUP_DTYPE_LIST(DTYPE)
+    ASSERT_STREQ("forward", tegroup_op_name(TEGROUP_OP_FORWARD));
+    ASSERT_STREQ("dgrad", tegroup_op_name(TEGROUP_OP_DGRAD));
+    ASSERT_STREQ("wgrad", tegroup_op_name(TEGROUP_OP_WGRAD));
+    ASSERT_STREQ("cublaslt_grouped", tegroup_backend_name(TEGROUP_BACKEND_CUBLASLT_GROUPED));
+    for (int b = 0; b < TEGROUP_BACKEND_COUNT; b++)
+        for (int c = 0; c < b; c++) ASSERT_STRNE(tegroup_backend_name((tegroup_backend)b), tegroup_backend_name((tegroup_backend)c));
+    ASSERT_STREQ("?", tegroup_op_name(TEGROUP_OP_UNSET));
+    ASSERT_STREQ("?", tegroup_dtype_name(TEGROUP_DTYPE_UNSET));
+    ASSERT_EQ(0, tegroup_dtype_bits(TEGROUP_DTYPE_UNSET));
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        ASSERT_STREQ("?", tegroup_status_name((tegroup_status)unknown[i]));
+        ASSERT_STREQ("?", tegroup_status_string((tegroup_status)unknown[i]));
+        ASSERT_STREQ("?", tegroup_dtype_name((tegroup_dtype)unknown[i]));
+        ASSERT_STREQ("?", tegroup_op_name((tegroup_op)unknown[i]));
+        ASSERT_STREQ("?", tegroup_backend_name((tegroup_backend)unknown[i]));
+        ASSERT_EQ(0, tegroup_dtype_bits((tegroup_dtype)unknown[i]));
+        ASSERT_TRUE(tegroup_scaling_info((tegroup_scaling)unknown[i]) == NULL);
+    }
+    ASSERT_EQ(TEGROUP_VERSION, tegroup_version());
+    ASSERT_EQ(TEGROUP_VERSION, TEGROUP_VERSION_MAJOR * 10000 + TEGROUP_VERSION_MINOR * 100 + TEGROUP_VERSION_PATCH);
+}
+
+/* As snprintf: the length of the whole, a terminated beginning of it, nothing past the end, and NULL with 0. */
+typedef int text_function(const void *, char *, size_t);
+static int error_text(const void *of, char *text, size_t size) { return tegroup_error_text((const tegroup_error *)of, text, size); }
+static int verdict_text(const void *of, char *text, size_t size) { return tegroup_verdict_text((const tegroup_verdict *)of, text, size); }
+static int layout_text(const void *of, char *text, size_t size) { return tegroup_layout_text((const tegroup_layout *)of, text, size); }
+
+UTEST(status, texts) {
+    static char    whole[4096], part[4096];
+    text_function *text[] = {error_text, verdict_text, verdict_text, verdict_text, layout_text, layout_text, layout_text};
+    tegroup_layout none = {0, 0, {{NULL, 0, 0}}};
+    const void    *of[] = {&error, &w.verdicts[0], &w.verdicts[3], &w.verdicts[4], &w.layout, &w.plan.workspace, &none};
+    spoil_nothing();
+    GOOD(explain);
+    GOOD(plan);
+    ASSERT_TRUE(TEGROUP_OK == tegroup_snapshot_layout(&w.irregular.shape, &w.layout, NULL));
+    w.prepare.shape.groups = -1;
+    ASSERT_TRUE(TEGROUP_ERROR_VALUE == call_prepare(&error));
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        int length = text[i](of[i], whole, sizeof whole);
+        ASSERT_GT(length, 5);
+        ASSERT_EQ((size_t)length, strlen(whole));
+        ASSERT_EQ(length, text[i](of[i], NULL, 0));
+        for (size_t size = 0; size <= (size_t)length + 2; size++) {
+            size_t end = size == 0 ? 0 : size - 1 < (size_t)length ? size - 1 : (size_t)length;
+            memset(part, '~', sizeof part);
+            ASSERT_EQ(length, text[i](of[i], part, size));
+            ASSERT_EQ(0, memcmp(part, whole, end));
+            if (size > 0) ASSERT_EQ('\0', part[end]);
+            for (size_t j = size; j < (size_t)length + 64; j++) ASSERT_EQ('~', part[j]);
+        }
+    }
+    error_text(&error, whole, sizeof whole);
+    ASSERT_TRUE(strchr(whole, '\n') == NULL && strstr(whole, "shape.groups") != NULL && strstr(whole, "-1") != NULL);
+    layout_text(&w.layout, whole, sizeof whole);
+    for (int i = 0; i < w.layout.count; i++) ASSERT_TRUE(strstr(whole, w.layout.items[i].name) != NULL);
+}
+
+/* Runs last: everything above has counted what it provoked. */
+UTEST(status, every_status_twice) {
+    int twice = 0;
+    for (int s = 1; s < TEGROUP_STATUS_COUNT; s++) {
+        if (provoked[s] >= 2) twice++;
+        else printf("%s: provoked %d times\n", tegroup_status_name((tegroup_status)s), provoked[s]);
+    }
+    printf("statuses %d/%d\n", twice, TEGROUP_STATUS_COUNT - 1);
+    ASSERT_EQ(TEGROUP_STATUS_COUNT - 1, twice);
+}
+
+UTEST_MAIN()

@@ -1,0 +1,108 @@
+# tegroup: `make demo` shows it at work, `make test` proves it. `make help` lists the rest.
+
+CC        ?= cc
+PYTHON    ?= python3
+PREFIX    ?= /usr/local
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null || echo /usr/local/cuda/bin/nvcc))
+NVCC      ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+# Architectures for nvcc, such as 80 or 90a; CUBLAS_HOME: a cuBLAS other than the toolkit's (its lib/ is put first).
+ARCHS       ?= 90a
+CUBLAS_HOME ?=
+# SANITIZE=address,undefined builds every test with those sanitizers.
+SANITIZE    ?=
+
+OPENMP   := $(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c - -o /dev/null 2>/dev/null && echo -fopenmp)
+WARNINGS := -Wall -Wextra -Wno-sign-compare -Wno-array-bounds # utest.h compares enums with ints
+CFLAGS   ?= -O2 -g
+TESTFLAGS = -std=gnu11 $(CFLAGS) $(WARNINGS) $(OPENMP) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all) -I. -Itests/vendor -Itests/unit
+export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
+
+HEADERS := tegroup.h tegroup_cuda.cuh
+UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
+
+.PHONY: help demo test test-cpu test-gpu test-teeth fuzz bench examples headers lib install compile-matrix lint clean
+
+help: ## this list
+	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME SANITIZE PYTHON PREFIX DESTDIR"
+	@awk -f tools/help.awk Makefile
+
+demo: build/train_moe ## train a small mixture-of-experts language model on real text, in under a minute
+	build/train_moe
+
+CPU_TESTS := $(UNIT:%=build/%) $(UNIT:%=build/sanitized/%) $(SCRIPTS) tests/fuzz/run.sh
+GPU_TESTS := tests/gpu/run.sh
+
+test: $(filter build/%,$(CPU_TESTS)) build/fuzz ## every test; those that need a GPU are skipped where there is none
+	@tests/run.sh $(CPU_TESTS) $(GPU_TESTS)
+
+test-cpu: $(filter build/%,$(CPU_TESTS)) build/fuzz ## unit tests (plain and under sanitizers), compile tests, examples, documentation, a short fuzz
+	@tests/run.sh $(CPU_TESTS)
+
+test-gpu: ## tests on this machine's GPU
+	@tests/run.sh $(GPU_TESTS)
+
+test-teeth: ## plant faults in the library one by one; the quick suite must catch each
+	tests/teeth/run.sh
+
+fuzz: build/fuzz ## fuzz checks, layouts, prepare and explain for longer: FUZZ_RUNS=100000000
+	FUZZ_RUNS=$${FUZZ_RUNS:-20000000} tests/fuzz/run.sh
+
+bench: build/bench_cpu ## CPU backend against OpenBLAS sgemm in a loop (needs libopenblas-dev)
+	build/bench_cpu
+
+examples: ## build and run every example by the command in its first line
+	tests/unit/test_examples.sh
+
+headers: ## stitch src/ into tegroup.h and tegroup_cuda.cuh
+	tools/stitch.sh src/tegroup.parts > build.tegroup.h && mv build.tegroup.h tegroup.h
+	tools/stitch.sh src/tegroup_cuda.parts > build.tegroup_cuda.cuh && mv build.tegroup_cuda.cuh tegroup_cuda.cuh
+
+lib: build/libtegroup.so ## libtegroup.so for C, Python, Rust ...: the C half, and the CUDA half where nvcc is found
+
+install: ## copy the two headers to $(DESTDIR)$(PREFIX)/include
+	mkdir -p $(DESTDIR)$(PREFIX)/include
+	cp $(HEADERS) $(DESTDIR)$(PREFIX)/include/
+
+compile-matrix: ## compile the headers under every standard, compiler and switch found here
+	tests/compile/run.sh
+
+lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole implementation
+	cppcheck --quiet --error-exitcode=1 --std=c99 --enable=warning,performance,portability --suppress=missingIncludeSystem -I. build/libtegroup.c
+	$(CC) -std=c99 -fanalyzer -O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I. -c build/libtegroup.c -o /dev/null
+
+clean: ## remove build/
+	rm -rf build
+
+build/train_moe: examples/train_moe.c $(wildcard examples/train_moe_*.h) tegroup.h
+	@mkdir -p build
+	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lm
+
+build/bench_cpu: tests/bench/bench_cpu.c tegroup.h
+	@mkdir -p build
+	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lopenblas -lm
+
+build/libtegroup.c:
+	@mkdir -p build
+	printf '#define TEGROUP_IMPLEMENTATION\n#define TEGROUP_EXTERN\n#include "tegroup.h"\n' > $@
+
+build/libtegroup.so: build/libtegroup.c $(HEADERS)
+ifneq ($(NVCC),)
+	$(NVCC) -x cu -O3 -shared -Xcompiler -fPIC$(if $(OPENMP),$(comma)$(OPENMP)) $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. $< -o $@
+else
+	$(CC) -std=gnu11 -O3 $(OPENMP) -shared -fPIC -I. $< -o $@ -lm
+endif
+comma := ,
+
+build/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
+	@mkdir -p build
+	$(CC) $(TESTFLAGS) $< -o $@ -lm
+
+build/sanitized/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
+	@mkdir -p build/sanitized
+	$(CC) $(TESTFLAGS) -O1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm
+
+# libFuzzer comes with clang; without it a plain driver replays random inputs under the same entry point.
+build/fuzz: tests/fuzz/fuzz.c tegroup.h
+	@mkdir -p build
+	clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. $< -o $@ -lm

@@ -1,0 +1,464 @@
+/* The grouped product against an FP64 reference, against exact answers and against itself in other arrangements. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+/* What every comparison of this file adds to, printed at the end: error / bound. */
+static struct { double worst[3]; int64_t elements, gated, problems; } totals; /* by result: F64, F32, 16 bits */
+
+static int kind_of(tegroup_dtype dtype) { return dtype == TEGROUP_DTYPE_F64 ? 0 : dtype == TEGROUP_DTYPE_F32 ? 1 : 2; }
+
+static void print_totals(const char *what) {
+    printf("%s: %ld problems, %ld elements, %ld of them gated; error/bound at most %.3f F64, %.3f F32, %.3f 16-bit\n", what, (long)totals.problems, (long)totals.elements, (long)totals.gated,
+           totals.worst[0], totals.worst[1], totals.worst[2]);
+}
+
+/* One problem from plan to comparison. "" or what is wrong. The gate is for results as precise as the sums. */
+static const char *run_and_check(const spec *s) {
+    static char message[160];
+    problem p;
+    const char *wrong = "";
+    problem_make(&p, s);
+    problem_reference(&p);
+    if (problem_run(&p) != TEGROUP_OK) {
+        wrong = "refused";
+    } else {
+        verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        int64_t disturbed = problem_disturbed(&p);
+        int precise = p.s.out == (p.s.compute == TEGROUP_COMPUTE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32);
+        if (v.worst > totals.worst[kind_of(p.s.out)]) totals.worst[kind_of(p.s.out)] = v.worst;
+        if (b.worst > totals.worst[kind_of(p.s.bias_dtype)]) totals.worst[kind_of(p.s.bias_dtype)] = b.worst;
+        totals.elements += v.count + b.count;
+        totals.gated += precise ? v.gated : 0;
+        totals.problems++;
+        if (!(v.worst <= 1) || !(b.worst <= 1)) {
+            snprintf(message, sizeof message, "error/bound %g, bias gradient %g", v.worst, b.worst);
+            wrong = message;
+        } else if (precise && !gate_holds(v)) wrong = "99.9th percentile of error/bound is not below 1/4";
+        else if (disturbed != 0) wrong = "bytes changed that are not the result's";
+    }
+    if (wrong[0] != 0)
+        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d alpha %d beta %d c %d bias %d seed %llu\n",
+                wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
+                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
+    problem_release(&p);
+    return wrong;
+}
+
+static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
+static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
+
+/* Every op x operand type x arrangement x C x scalars x bias once, in sizes drawn at random. */
+UTEST(gemm, every_combination) {
+    rng r = rng_seed(1001);
+    for (int op = 0; op < 3; op++)
+        for (int dtype = 0; dtype < 4; dtype++)
+            for (int arrangement = 0; arrangement < 4; arrangement++) /* uniform, ragged, irregular, lists */
+                for (int c = C_NONE; c <= C_ACCUMULATE; c++)
+                    for (int scalars = SCALARS_DEFAULT; scalars <= SCALARS_EACH; scalars++)
+                        for (int bias = 0; bias < (ops[op] == TEGROUP_OP_DGRAD ? 1 : 3); bias++) { /* none, plain, scaled */
+                            void *mark = guards_mark();
+                            spec s;
+                            memset(&s, 0, sizeof s);
+                            s.op = ops[op];
+                            s.in = dtypes[dtype];
+                            s.out = s.in != TEGROUP_DTYPE_F64 && rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : s.in;
+                            s.seed = rng_next(&r);
+                            s.groups = (int32_t)rng_int(&r, 1, 5);
+                            s.n = rng_int(&r, 1, 40);
+                            s.k = rng_int(&r, 1, 70);
+                            s.pad = rng_chance(&r, 60) ? rng_int(&r, 1, 9) : 0;
+                            s.rows_each = rng_int(&r, 0, 20);
+                            s.c = (c_kind)c;
+                            s.alpha = scalars;
+                            s.beta = scalars;
+                            s.bias = bias > 0;
+                            s.threads = rng_chance(&r, 10) ? 0 : 1;
+                            if (bias == 2 && arrangement != 3) s.row_scale_dtype = TEGROUP_DTYPE_F32;
+                            if (arrangement > 0) {
+                                s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
+                                s.m = random_rows(&r, s.groups, 30, s.encoding == TEGROUP_ENCODING_COUNTS);
+                                s.tail_rows = rng_int(&r, 0, 4);
+                                if (s.encoding == TEGROUP_ENCODING_COUNTS) s.place = (place_kind)rng_int(&r, 0, 3);
+                                s.alignment = 8;
+                            }
+                            if (arrangement == 2) {
+                                s.ng = rng_chance(&r, 70) ? random_widths(&r, s.groups, s.n) : NULL;
+                                s.kg = s.ng == NULL || rng_chance(&r, 70) ? random_widths(&r, s.groups, s.k) : NULL;
+                                s.pack = (pack_kind)rng_int(&r, 0, 2);
+                            }
+                            if (arrangement == 3) s.lists = c == C_IN_PLACE ? 31 : (int32_t)rng_int(&r, 1, 31);
+                            ASSERT_STREQ("", run_and_check(&s));
+                            guards_release(mark);
+                        }
+    print_totals("combinations");
+}
+
+UTEST(gemm, random_problems) {
+    rng r = rng_seed(1002);
+    for (int64_t i = scaled(2500); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = random_spec(&r, ops[rng_int(&r, 0, 2)], 60, 90);
+        ASSERT_STREQ("", run_and_check(&s));
+        guards_release(mark);
+    }
+    print_totals("random");
+}
+
+/* Sizes around the tile (TILE_M, TILE_N, TILE_K) and the innermost kernel, and long sums. */
+UTEST(gemm, tile_edges) {
+    rng r = rng_seed(1003);
+    tegroup_plan plan;
+    problem p;
+    spec probe = {.op = TEGROUP_OP_FORWARD, .groups = 1, .n = 1, .k = 1, .rows_each = 1};
+    problem_make(&p, &probe);
+    ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
+    plan = p.plan;
+    problem_release(&p);
+    int64_t m[16], n[16], k[16];
+    const int64_t around[] = {-2, -1, 0, 1, 2, 7};
+    int ms = 0, ns = 0, ks = 0;
+    for (int i = 0; i < 6; i++) { m[ms++] = plan.tile_m + around[i]; n[ns++] = plan.tile_n + around[i]; k[ks++] = plan.tile_k + around[i]; }
+    for (int i = 0; i < 5; i++) { m[ms++] = rng_int(&r, 1, 33); n[ns++] = rng_int(&r, 1, 65); k[ks++] = rng_int(&r, 1, 9); }
+    m[ms++] = 2 * plan.tile_m + 1; n[ns++] = 2 * plan.tile_n + 3; k[ks++] = 2 * plan.tile_k + 1;
+    for (int64_t i = 0; i < scaled(36); i++)
+        for (int op = 0; op < 3; op++) {
+            void *mark = guards_mark();
+            int64_t rows[2] = {m[rng_int(&r, 0, ms - 1)], m[rng_int(&r, 6, ms - 1)]};
+            spec s = {.op = ops[op], .groups = 2, .m = rows, .n = n[rng_int(&r, 0, ns - 1)], .k = k[rng_int(&r, 0, ks - 1)],
+                      .in = dtypes[rng_int(&r, 0, 3)], .alpha = SCALARS_EACH, .pad = rng_int(&r, 0, 1), .threads = (int32_t)rng_int(&r, 0, 2), .seed = rng_next(&r)};
+            if (i < ms) rows[0] = m[i];
+            if (i < ns) s.n = n[(i * 5) % ns];
+            if (i < ks) s.k = k[(i * 7) % ks];
+            if (s.in != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+            ASSERT_STREQ("", run_and_check(&s));
+            guards_release(mark);
+        }
+    print_totals("tile edges");
+}
+
+UTEST(gemm, long_sums) {
+    static const int64_t lengths[] = {509, 1021, 2048, 4093, 6007};
+    rng r = rng_seed(1004);
+    for (int i = 0; i < 5; i++)
+        for (int op = 0; op < 3; op++) {
+            void *mark = guards_mark();
+            int64_t rows[3] = {3, 0, 17};
+            spec s = {.op = ops[op], .groups = 3, .m = rows, .n = 13, .k = 11, .in = dtypes[i % 4], .alpha = SCALARS_EACH, .beta = SCALARS_EACH, .c = C_SEPARATE, .threads = 1, .seed = rng_next(&r)};
+            if (ops[op] == TEGROUP_OP_FORWARD) s.k = lengths[i];
+            else if (ops[op] == TEGROUP_OP_DGRAD) s.n = lengths[i];
+            else rows[2] = lengths[i];
+            if (s.in != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+            s.bias = ops[op] == TEGROUP_OP_WGRAD;
+            ASSERT_STREQ("", run_and_check(&s));
+            guards_release(mark);
+        }
+    print_totals("long sums");
+}
+
+UTEST(gemm, many_groups) {
+    rng r = rng_seed(1005);
+    for (int op = 0; op < 3; op++)
+        for (int kind = 0; kind < 3; kind++) { /* uniform, ragged, irregular */
+            void *mark = guards_mark();
+            spec s = {.op = ops[op], .groups = TEGROUP_MAX_GROUPS, .n = 3, .k = 5, .rows_each = 2, .alpha = SCALARS_EACH, .seed = rng_next(&r)};
+            if (kind > 0) s.m = random_rows(&r, s.groups, 5, 1);
+            if (kind == 2) { s.ng = random_widths(&r, s.groups, 3); s.kg = random_widths(&r, s.groups, 5); }
+            ASSERT_STREQ("", run_and_check(&s));
+            guards_release(mark);
+        }
+}
+
+/* Narrow operands with sums in F64 are an oracle: with F64 results, exact to FP64's own bound. */
+UTEST(gemm, narrow_operands_with_f64_sums) {
+    rng r = rng_seed(1006);
+    for (int i = 0; i < 30; i++) {
+        void *mark = guards_mark();
+        spec s = random_spec(&r, ops[i % 3], 30, 60);
+        s.in = dtypes[i / 3 % 3];
+        s.compute = TEGROUP_COMPUTE_F64;
+        s.out = TEGROUP_DTYPE_F64;
+        s.bias_dtype = TEGROUP_DTYPE_UNSET;
+        ASSERT_STREQ("", run_and_check(&s));
+        guards_release(mark);
+    }
+    print_totals("F64 sums");
+}
+
+/* ---- exact -------------------------------------------------------------------------------------------------------------- */
+
+/* Small integers: every partial sum is an integer that F32 holds, so the result is the result. */
+UTEST(gemm, small_integers_are_exact) {
+    rng r = rng_seed(1007);
+    int64_t elements = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = random_spec(&r, ops[i % 3], 40, 80);
+        s.fill_a = s.fill_b = s.fill_c = FILL_INTEGER;
+        if (s.out != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        verdict v = problem_compare(&p), b = problem_compare_bias(&p);
+        ASSERT_EQ(v.inexact, 0);
+        ASSERT_EQ(b.inexact, 0);
+        elements += v.count;
+        ASSERT_EQ(problem_disturbed(&p), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(elements, 0);
+}
+
+/* One-hot rows: each result is one number of the other operand (WGRAD: a sum of integers), copied to where it belongs. */
+UTEST(gemm, one_hot_lands_where_it_must) {
+    rng r = rng_seed(1008);
+    int64_t elements = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = random_spec(&r, ops[i % 3], 40, 80);
+        int first = rng_chance(&r, 50);
+        s.fill_a = first ? FILL_ONE_HOT : s.op == TEGROUP_OP_WGRAD ? FILL_INTEGER : FILL_NORMAL;
+        s.fill_b = !first ? FILL_ONE_HOT : s.op == TEGROUP_OP_WGRAD ? FILL_INTEGER : FILL_NORMAL;
+        if (s.op == TEGROUP_OP_DGRAD && !first) s.fill_a = FILL_INTEGER; /* a column of B may hold several ones */
+        s.c = C_NONE;
+        s.alpha = SCALARS_DEFAULT;
+        s.bias = 0;
+        s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+        if (s.out != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        verdict v = problem_compare(&p);
+        ASSERT_EQ(v.inexact, 0);
+        elements += v.count;
+        ASSERT_EQ(problem_disturbed(&p), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(elements, 0);
+}
+
+/* Sums that fit F32 but not 16 bits: rounding happens once, at the end. */
+UTEST(gemm, results_are_rounded_once) {
+    rng r = rng_seed(1009);
+    int64_t inexact = 0;
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = random_spec(&r, ops[i % 3], 40, 300);
+        s.in = i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
+        s.out = s.in;
+        s.bias_dtype = TEGROUP_DTYPE_UNSET;
+        s.compute = TEGROUP_COMPUTE_F32;
+        s.fill_a = s.fill_b = s.fill_c = FILL_INTEGER;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        for (int32_t g = 0; g < s.groups; g++) {
+            if (s.op == TEGROUP_OP_WGRAD && group_skipped(&s, g)) continue;
+            for (int64_t e = 0; e < p.d.rows[g] * p.d.cols[g]; e++) {
+                double want = rounded(s.out, p.want[g][e]);
+                ASSERT_EQ(value_at(&p.d, g, e / p.d.cols[g], e % p.d.cols[g]), want);
+                inexact += want != p.want[g][e];
+            }
+        }
+        guards_release(mark);
+    }
+    ASSERT_GT(inexact, 0);
+}
+
+/* ---- against itself ------------------------------------------------------------------------------------------------------- */
+
+/* Runs both specs and compares row `row` of group `g` of the first with that of the second, bit for bit, wherever the map
+ * says that they are the same numbers. */
+static int64_t bits_differ(const problem *p, int32_t g, int64_t row, const problem *q, int32_t h, int64_t other) {
+    size_t element = size_of(p->d.dtype);
+    return memcmp(p->d.at[g] + row * p->d.ld[g] * (int64_t)element, q->d.at[h] + other * q->d.ld[h] * (int64_t)element, (size_t)p->d.cols[g] * element) != 0;
+}
+
+static spec metamorphic_spec(rng *r, tegroup_op op, int64_t *rows) {
+    spec s;
+    memset(&s, 0, sizeof s);
+    s.op = op;
+    s.groups = 5;
+    for (int g = 0; g < 5; g++) rows[g] = rng_int(r, 0, 40);
+    s.m = rows;
+    s.n = rng_int(r, 1, 60);
+    s.k = rng_int(r, 1, 300);
+    s.in = dtypes[rng_int(r, 0, 3)];
+    s.alpha = SCALARS_EACH;
+    s.threads = 1;
+    s.seed = rng_next(r);
+    return s;
+}
+
+UTEST(gemm, permuted_groups) {
+    rng r = rng_seed(1010);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[5], permuted[5];
+        int32_t order[5] = {0, 1, 2, 3, 4};
+        problem p, q;
+        spec s = metamorphic_spec(&r, ops[i % 3], rows), t = s;
+        rng_shuffle(&r, order, 5);
+        for (int g = 0; g < 5; g++) permuted[g] = rows[order[g]];
+        t.m = permuted;
+        t.group_id = order;
+        t.place = PLACE_STARTS;
+        t.pad = 3;
+        problem_make(&p, &s);
+        problem_make(&q, &t);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        for (int32_t h = 0; h < 5; h++)
+            for (int64_t row = 0; row < q.d.rows[h]; row++) ASSERT_EQ(bits_differ(&p, order[h], row, &q, h, row), 0);
+        guards_release(mark);
+    }
+}
+
+/* A group cut in two with the same weights gives the same rows; so do two groups of the same weights made one. */
+UTEST(gemm, split_and_merged_groups) {
+    rng r = rng_seed(1011);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[5], cut[10], first[10];
+        int32_t id[10];
+        problem p, q;
+        spec s = metamorphic_spec(&r, ops[i % 2], rows), t = s;
+        for (int g = 0; g < 5; g++) {
+            cut[2 * g] = rng_int(&r, 0, rows[g]);
+            cut[2 * g + 1] = rows[g] - cut[2 * g];
+            first[2 * g] = 0;
+            first[2 * g + 1] = cut[2 * g];
+            id[2 * g] = id[2 * g + 1] = g;
+        }
+        t.groups = 10;
+        t.m = cut;
+        t.row_first = first;
+        t.group_id = id;
+        problem_make(&p, &s);
+        problem_make(&q, &t);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        for (int32_t h = 0; h < 10; h++)
+            for (int64_t row = 0; row < q.d.rows[h]; row++) ASSERT_EQ(bits_differ(&p, id[h], row + first[h], &q, h, row), 0);
+        guards_release(mark);
+    }
+}
+
+/* With integers a weight gradient adds up over any cut of its rows. */
+UTEST(gemm, wgrad_adds_up) {
+    rng r = rng_seed(1012);
+    for (int64_t i = scaled(40); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[5], head[5], tail[5];
+        problem p, q;
+        spec s = metamorphic_spec(&r, TEGROUP_OP_WGRAD, rows), t;
+        s.fill_a = s.fill_b = FILL_INTEGER;
+        s.in = TEGROUP_DTYPE_F32;
+        s.alpha = SCALARS_DEFAULT;
+        t = s;
+        for (int g = 0; g < 5; g++) {
+            head[g] = rng_int(&r, 0, rows[g]);
+            tail[g] = rows[g] - head[g];
+        }
+        problem_make(&p, &s);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        t.m = head;
+        problem_make(&q, &t);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        double *part = (double *)malloc((size_t)(5 * s.n * s.k) * sizeof(double));
+        for (int32_t g = 0; g < 5; g++)
+            for (int64_t e = 0; e < s.n * s.k; e++) part[g * s.n * s.k + e] = value_at(&q.d, g, e / s.k, e % s.k);
+        t.m = tail;
+        t.row_first = head;
+        problem_make(&q, &t);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        int64_t wrong = 0;
+        for (int32_t g = 0; g < 5; g++)
+            for (int64_t e = 0; e < s.n * s.k; e++)
+                wrong += part[g * s.n * s.k + e] + value_at(&q.d, g, e / s.k, e % s.k) != value_at(&p.d, g, e / s.k, e % s.k);
+        free(part);
+        ASSERT_EQ(wrong, 0);
+        guards_release(mark);
+    }
+}
+
+/* One row alone gives the bits that it gives among many; a weight gradient those of its group alone. */
+UTEST(gemm, rows_do_not_depend_on_each_other) {
+    rng r = rng_seed(1013);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        int64_t rows[5], alone[1], first[1];
+        int32_t id[1];
+        problem p, q;
+        spec s = metamorphic_spec(&r, ops[i % 3], rows), t = s;
+        s.c = t.c = C_SEPARATE;
+        s.beta = t.beta = SCALARS_EACH;
+        int wgrad = s.op == TEGROUP_OP_WGRAD;
+        problem_make(&p, &s);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        id[0] = (int32_t)rng_int(&r, 0, 4);
+        if (rows[id[0]] > 0) {
+            first[0] = wgrad ? 0 : rng_int(&r, 0, rows[id[0]] - 1);
+            alone[0] = wgrad ? rows[id[0]] : 1;
+            t.groups = 1;
+            t.m = alone;
+            t.row_first = first;
+            t.group_id = id;
+            problem_make(&q, &t);
+            ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+            ASSERT_EQ(p.plan.numerics_id, q.plan.numerics_id);
+            for (int64_t row = 0; row < q.d.rows[0]; row++) ASSERT_EQ(bits_differ(&p, id[0], first[0] + row, &q, 0, row), 0);
+        }
+        guards_release(mark);
+    }
+}
+
+UTEST(gemm, same_bits_for_any_number_of_threads) {
+    rng r = rng_seed(1014);
+    for (int64_t i = scaled(30); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p[4];
+        spec s = random_spec(&r, ops[i % 3], 200, 300);
+        for (int t = 0; t < 4; t++) {
+            s.threads = t + 1;
+            problem_make(&p[t], &s);
+            ASSERT_EQ(problem_run(&p[t]), TEGROUP_OK);
+            ASSERT_EQ(problem_disturbed(&p[t]), 0);
+            for (int32_t g = 0; g < s.groups; g++)
+                for (int64_t row = 0; row < p[0].d.rows[g]; row++) ASSERT_EQ(bits_differ(&p[0], g, row, &p[t], g, row), 0);
+        }
+        guards_release(mark);
+    }
+}
+
+/* The oracle agrees with the sums in F32: the same problem in both, compared by the bound of the narrower. */
+UTEST(gemm, f32_sums_agree_with_the_oracle) {
+    rng r = rng_seed(1015);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, q;
+        spec s = random_spec(&r, ops[i % 3], 40, 200), t;
+        s.in = dtypes[i % 3];
+        s.out = TEGROUP_DTYPE_F32;
+        s.compute = TEGROUP_COMPUTE_F32;
+        s.bias_dtype = TEGROUP_DTYPE_UNSET;
+        t = s;
+        t.compute = TEGROUP_COMPUTE_F64;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        problem_make(&q, &t);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t e = 0; e < p.d.rows[g] * p.d.cols[g] && !(s.op == TEGROUP_OP_WGRAD && group_skipped(&s, g)); e++) {
+                int64_t row = e / p.d.cols[g], col = e % p.d.cols[g];
+                ASSERT_LE(fabs(value_at(&p.d, g, row, col) - value_at(&q.d, g, row, col)), 2 * p.bound[g][e]);
+            }
+        guards_release(mark);
+    }
+}
+
+UTEST_MAIN()

@@ -1,0 +1,2 @@
+# One line a target: what follows "##" after a rule.
+/^[a-z][a-z-]*:.*##/ { target = $1; sub(/:.*/, "", target); sub(/.*## /, ""); printf "  make %-15s %s\n", target, $0 }
