@@ -21,7 +21,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu test-teeth fuzz bench examples headers lib install compile-matrix lint clean
+.PHONY: help demo test test-cpu test-gpu test-teeth fuzz bench examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME SANITIZE PYTHON PREFIX DESTDIR"
@@ -70,6 +70,11 @@ compile-matrix: ## compile the headers under every standard, compiler and switch
 lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole implementation
 	cppcheck --quiet --error-exitcode=1 --std=c99 --enable=warning,performance,portability --suppress=missingIncludeSystem -I. build/libtegroup.c
 	$(CC) -std=c99 -fanalyzer -O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I. -c build/libtegroup.c -o /dev/null
+
+format: ## lay out the implementation parts of src/ with clang-format 14
+	clang-format -i --style=file $(filter-out %/types.h src/core/api.h src/core/gemm.h src/core/plan.h src/core/tensor.h src/core/snapshot.h \
+		src/core/layout.h src/core/status.h src/core/dtype.h src/core/version.h src/formats/scaling.h src/core/%_begin.h src/core/%_end.h \
+		src/core/intro.h src/core/licence.h src/cuda/intro.h,$(wildcard src/*/*.h))
 
 clean: ## remove build/
 	rm -rf build

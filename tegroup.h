@@ -82,6 +82,9 @@
 #error "tegroup: there is no TEGROUP_STATIC; functions are static unless TEGROUP_EXTERN is defined"
 #endif
 
+/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
+ * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh. None changes a struct. */
+
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
 struct CUstream_st;
@@ -713,6 +716,7 @@ typedef struct tegroup_combine_backward_desc {
 #else
 #define TEGROUP_API extern
 #endif
+#define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
 /* ==== [12] Functions ==== */
 
@@ -730,15 +734,15 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cu
 
 /* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole text
  * has, as snprintf does; buffer may be NULL when size is 0. */
-TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);     /* one line             */
-TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line            */
-TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);  /* a line an item, a sum */
+TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
+TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
+TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
  * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
  * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
+TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
     int64_t rows, int64_t cols, tegroup_scale_extent *extent, tegroup_error *error);
 /* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments are not
  * checked: outer < extent.outer, inner < extent.inner. */
@@ -746,48 +750,53 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 
 /* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view of one in
  * host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
 /* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Set-up workspace of a grouped cuBLASLt matmul: items as tegroup_setup_item. 0 <= groups <= TEGROUP_MAX_GROUPS. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
 TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 
 /* Check a GEMM descriptor without its data pointers and resolve its defaults. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
  * order of preference. Fails only as tegroup_gemm_problem does, or with ERROR_STRUCT_SIZE for the target. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
 /* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
  * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
 
 /* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on return. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
 /* Operations around the GEMM; each struct says what it computes. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
 #endif /* TEGROUP_FUNCTIONS_INCLUDED */
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
@@ -824,25 +833,29 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
 }
 
 /* One rule a line: TEGROUP_IMPL_RULE(what must hold, status, field, rule in words, expected, got). */
-#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                          \
-    do {                                                                                                      \
-        if (!(holds))                                                                                         \
-            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got)); \
+#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+    do {                                                                                                               \
+        if (!(holds))                                                                                                  \
+            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
     } while (0)
-#define TEGROUP_IMPL_TRY(call)                               \
-    do {                                                     \
-        tegroup_status tegroup_impl_status = (call);         \
-        if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status; \
+#define TEGROUP_IMPL_TRY(call)                                                                                         \
+    do {                                                                                                               \
+        tegroup_status tegroup_impl_status = (call);                                                                   \
+        if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status;                                             \
     } while (0)
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? a : b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) { return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
+    return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+}
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
     return tegroup_impl_mul(tegroup_impl_add(a, alignment - 1) / alignment, alignment);
 }
@@ -875,26 +888,30 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
 TEGROUP_API const char *tegroup_status_name(tegroup_status status) {
-#define TEGROUP_IMPL_CASE(name, value, text) case TEGROUP_##name: return #name;
-    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, text)                                                                           \
+    case TEGROUP_##name: return #name;
+    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_API const char *tegroup_status_string(tegroup_status status) {
-#define TEGROUP_IMPL_CASE(name, value, text) case TEGROUP_##name: return text;
-    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, text)                                                                           \
+    case TEGROUP_##name: return text;
+    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits) case TEGROUP_DTYPE_##name: return #name;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
+    case TEGROUP_DTYPE_##name: return #name;
+    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits) case TEGROUP_DTYPE_##name: return bits;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default: return 0; }
+#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
+    case TEGROUP_DTYPE_##name: return bits;
+    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
 #undef TEGROUP_IMPL_CASE
 }
 
@@ -923,8 +940,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
 
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status), error->field,
-                    error->rule, (long long)error->expected, (long long)error->got);
+    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status),
+                    error->field, error->rule, (long long)error->expected, (long long)error->got);
 }
 
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size) {
@@ -945,10 +962,11 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     for (i = 0; i <= layout->count; i++) { /* the last line is the total */
         size_t used = (size_t)length < size ? (size_t)length : size;
         char *at = buffer ? buffer + used : buffer;
-        length += i == layout->count
-            ? snprintf(at, size - used, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
-            : snprintf(at, size - used, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
-                       (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
+        length +=
+            i == layout->count
+                ? snprintf(at, size - used, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
+                : snprintf(at, size - used, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
+                           (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
     }
     return length;
 }
@@ -957,8 +975,16 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) { uint32_t u; memcpy(&u, &x, sizeof u); return u; }
-TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) { float x; memcpy(&x, &u, sizeof x); return x; }
+TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
 
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_bf16(uint16_t h) { return tegroup_impl_f32_of_bits((uint32_t)h << 16); }
 
@@ -978,15 +1004,16 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_of_f16(uint16_t h) {
 }
 
 TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
-    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept, rest, half;
+    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept,
+             rest, half;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);  /* 65520 and above round to infinity */
-    if (magnitude >= 0x38800000u) {                                   /* 2^-14 and above: normal           */
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
+    if (magnitude >= 0x38800000u) {                                  /* 2^-14 and above: normal           */
         magnitude -= 0x38000000u;
         return (uint16_t)(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
     }
-    if (magnitude <= 0x33000000u) return (uint16_t)sign;              /* 2^-25 and below round to zero     */
-    shift = 126u - (magnitude >> 23);                                 /* in units of 2^-24                 */
+    if (magnitude <= 0x33000000u) return (uint16_t)sign; /* 2^-25 and below round to zero     */
+    shift = 126u - (magnitude >> 23);                    /* in units of 2^-24                 */
     magnitude = (magnitude & 0x7fffffu) | 0x800000u;
     kept = magnitude >> shift;
     rest = magnitude & ((1u << shift) - 1u);
@@ -1003,16 +1030,20 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
     sign = (uint32_t)(u >> 32) & 0x80000000u;
     magnitude = u & 0x7fffffffffffffffull;
     exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
-    if (magnitude >= 0x7ff0000000000000ull) /* infinity, NaN: keep it one */
-        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu) | (magnitude << 12 ? 0x400000u : 0u));
+    if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
+        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu)
+                                        | (magnitude << 12 ? 0x400000u : 0u));
     if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
     kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
     if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
     u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
-    return tegroup_impl_f32_of_bits(sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
+    return tegroup_impl_f32_of_bits(
+        sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
 }
 
-TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) { return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16; }
+TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
+    return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16;
+}
 
 /* One element by type. */
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
@@ -1063,7 +1094,8 @@ TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling sc
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_BIT(F8E4M3) | TEGROUP_IMPL_BIT(F8E5M2))
     static const tegroup_scaling_facts table[TEGROUP_SCALING_COUNT] = {
         /* scaling, name, data types, scale type, block outer, inner, pad outer, inner, outer fastest, swizzled */
-        {TEGROUP_SCALING_NONE, "none", TEGROUP_IMPL_BIT(F64) | TEGROUP_IMPL_BIT(F32) | TEGROUP_IMPL_BIT(F16) | TEGROUP_IMPL_BIT(BF16),
+        {TEGROUP_SCALING_NONE, "none",
+         TEGROUP_IMPL_BIT(F64) | TEGROUP_IMPL_BIT(F32) | TEGROUP_IMPL_BIT(F16) | TEGROUP_IMPL_BIT(BF16),
          TEGROUP_DTYPE_UNSET, 0, 0, 1, 1, 0, 0},
         {TEGROUP_SCALING_TENSOR, "tensor", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 0, 0, 1, 1, 0, 0},
         {TEGROUP_SCALING_ROW, "row", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 0, 1, 1, 0, 0},
@@ -1083,7 +1115,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     tegroup_scale_extent result = {0, 0, 0};
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1, scaling);
+    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
+                      scaling);
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
@@ -1093,7 +1126,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
         result.inner = facts->block_inner ? tegroup_impl_ceil_div(inner, facts->block_inner) : 1;
         result.outer = tegroup_impl_align(result.outer, facts->pad_outer);
         result.inner = tegroup_impl_align(result.inner, facts->pad_inner);
-        bytes = tegroup_impl_mul(tegroup_impl_mul(result.outer, result.inner), tegroup_impl_bits(facts->scale_dtype) / 8);
+        bytes =
+            tegroup_impl_mul(tegroup_impl_mul(result.outer, result.inner), tegroup_impl_bits(facts->scale_dtype) / 8);
         TEGROUP_IMPL_RULE(bytes <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, "rows", "times cols must be addressable",
                           tegroup_impl_max_bytes(), bytes);
         result.bytes = bytes;
@@ -1102,7 +1136,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     return TEGROUP_OK;
 }
 
-TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer, int64_t inner) {
+TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer,
+                                        int64_t inner) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
     if (facts && facts->swizzled) {
         /* Tiles of 128 outer x 4 inner, 512 scales each; within one, four strips of 32 rows lie side by side. */
@@ -1118,9 +1153,10 @@ static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(la
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */
 static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
-    int64_t end = tegroup_impl_align(tegroup_impl_add((int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX
-                                                                                                        : layout->total_bytes), bytes),
-                                     TEGROUP_ALIGNMENT);
+    int64_t end = tegroup_impl_align(
+        tegroup_impl_add(
+            (int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX : layout->total_bytes), bytes),
+        TEGROUP_ALIGNMENT);
     tegroup_layout_item *item = &layout->items[layout->count++];
     item->name = name;
     item->offset_bytes = layout->total_bytes;
@@ -1128,26 +1164,34 @@ static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *n
     layout->total_bytes = end > tegroup_impl_max_bytes() || layout->total_bytes == SIZE_MAX ? SIZE_MAX : (size_t)end;
 }
 
-static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) { return layout->total_bytes == SIZE_MAX; }
+static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
+    return layout->total_bytes == SIZE_MAX;
+}
 
 /* The address of an item: the only way in which a workspace is carved. */
 static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
     return (char *)base + layout->items[item].offset_bytes;
 }
 
-static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field, const char *bytes_field,
-                                                          const void *memory, size_t bytes, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field,
+                                                          const char *bytes_field, const void *memory, size_t bytes,
+                                                          tegroup_error *error) {
     TEGROUP_IMPL_RULE(layout->total_bytes == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field, "must be 256-byte aligned",
-                      TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field, "must be at least the layout's total_bytes",
-                      layout->total_bytes, bytes);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field,
+                      "must be at least the layout's total_bytes", layout->total_bytes, bytes);
     return TEGROUP_OK;
 }
 
 enum { /* items of a snapshot */
-    TEGROUP_IMPL_SNAPSHOT_HEADER, TEGROUP_IMPL_SNAPSHOT_START, TEGROUP_IMPL_SNAPSHOT_ROWS, TEGROUP_IMPL_SNAPSHOT_PREFIX,
-    TEGROUP_IMPL_SNAPSHOT_ORDER, TEGROUP_IMPL_SNAPSHOT_COLS, TEGROUP_IMPL_SNAPSHOT_OFFSET
+       TEGROUP_IMPL_SNAPSHOT_HEADER,
+       TEGROUP_IMPL_SNAPSHOT_START,
+       TEGROUP_IMPL_SNAPSHOT_ROWS,
+       TEGROUP_IMPL_SNAPSHOT_PREFIX,
+       TEGROUP_IMPL_SNAPSHOT_ORDER,
+       TEGROUP_IMPL_SNAPSHOT_COLS,
+       TEGROUP_IMPL_SNAPSHOT_OFFSET
 };
 
 /* order[] is padded to a power of two, because the network that sorts it needs one. */
@@ -1175,7 +1219,8 @@ static inline int tegroup_impl_irregular(const tegroup_shape *shape) {
     return shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0;
 }
 
-TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout,
+                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -1197,7 +1242,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     view.rows = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ROWS].offset_bytes);
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
         view.prefix[i] = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_PREFIX].offset_bytes)
-                       + (int64_t)i * (view.header->groups + 1);
+                         + (int64_t)i * (view.header->groups + 1);
     view.order = (const int32_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ORDER].offset_bytes);
     if (view.header->irregular) {
         view.cols = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_COLS].offset_bytes);
@@ -1207,10 +1252,24 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
 }
 
 static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {
-    static const char *const names[TEGROUP_SETUP_COUNT] = {
-        "A pointers", "B pointers", "C pointers", "D pointers", "alpha pointers", "beta pointers", "A scale pointers", "B scale pointers",
-        "A rows", "A columns", "A leading dimensions", "B rows", "B columns", "B leading dimensions", "C leading dimensions",
-        "D rows", "D columns", "D leading dimensions"};
+    static const char *const names[TEGROUP_SETUP_COUNT] = {"A pointers",
+                                                           "B pointers",
+                                                           "C pointers",
+                                                           "D pointers",
+                                                           "alpha pointers",
+                                                           "beta pointers",
+                                                           "A scale pointers",
+                                                           "B scale pointers",
+                                                           "A rows",
+                                                           "A columns",
+                                                           "A leading dimensions",
+                                                           "B rows",
+                                                           "B columns",
+                                                           "B leading dimensions",
+                                                           "C leading dimensions",
+                                                           "D rows",
+                                                           "D columns",
+                                                           "D leading dimensions"};
     int32_t i;
     tegroup_impl_layout_begin(layout);
     for (i = 0; i < TEGROUP_SETUP_COUNT; i++) tegroup_impl_layout_add(layout, names[i], 8 * (int64_t)groups);
@@ -1218,8 +1277,8 @@ static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *lay
 
 TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups", "must be 0 to TEGROUP_MAX_GROUPS",
-                      TEGROUP_MAX_GROUPS, groups);
+    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
     tegroup_impl_setup_layout(groups, layout);
     return TEGROUP_OK;
 }
@@ -1227,16 +1286,27 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
 /* ==== [18] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
-typedef enum tegroup_impl_operand { TEGROUP_IMPL_A, TEGROUP_IMPL_B, TEGROUP_IMPL_C, TEGROUP_IMPL_D, TEGROUP_IMPL_BIAS } tegroup_impl_operand;
+typedef enum tegroup_impl_operand {
+    TEGROUP_IMPL_A,
+    TEGROUP_IMPL_B,
+    TEGROUP_IMPL_C,
+    TEGROUP_IMPL_D,
+    TEGROUP_IMPL_BIAS
+} tegroup_impl_operand;
 
-#define TEGROUP_IMPL_MEMBERS(X)                                                                                       \
-    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")     \
-    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding") X(COL_SIZES, "shape.col_sizes.encoding")   \
-    X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") X(LD, "ld") X(GROUP_STRIDE, "group_stride") \
-    X(DATA, "data") X(POINTERS, "pointers") X(POINTERS_SPACE, "pointers_space")
+/* clang-format off */
+#define TEGROUP_IMPL_MEMBERS(X)                                                                                    \
+    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")  \
+    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding")                                         \
+    X(COL_SIZES, "shape.col_sizes.encoding") X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") \
+    X(LD, "ld") X(GROUP_STRIDE, "group_stride") X(DATA, "data") X(POINTERS, "pointers")                            \
+    X(POINTERS_SPACE, "pointers_space")
+/* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(name, text) TEGROUP_IMPL_MEMBER_##name,
-typedef enum tegroup_impl_member { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT } tegroup_impl_member;
+typedef enum tegroup_impl_member {
+    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT
+} tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
 static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
@@ -1245,10 +1315,11 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
@@ -1258,7 +1329,9 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
-static inline int tegroup_impl_ragged(const tegroup_shape *shape) { return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET; }
+static inline int tegroup_impl_ragged(const tegroup_shape *shape) {
+    return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
+}
 
 static inline int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
 
@@ -1289,58 +1362,68 @@ static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                       tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype",
-                      TEGROUP_DTYPE_COUNT - 1, t->dtype);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1, t->scaling);
-    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), "must be one that its scaling carries",
-                      facts->data_dtypes, t->dtype);
+    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE),
+                      "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, t->dtype);
+    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
+                      TEGROUP_SCALING_COUNT - 1, t->scaling);
+    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
+                      "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
     TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(COLS),
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, shape->row_sizes.encoding);
-    TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(SIZES_SPACE),
-                      "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, TEGROUP_IMPL_PATH(SIZES_SPACE),
-                      "must be a tegroup_space", TEGROUP_SPACE_DEVICE, shape->row_sizes.space);
-    TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COL_SIZES),
-                      "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS, shape->col_sizes.encoding);
-    TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0, shape->elements);
+    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS,
+                      shape->row_sizes.encoding);
+    TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET,
+                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
+                      shape->row_sizes.space);
+    TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COL_SIZES), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
+                      shape->col_sizes.encoding);
+    TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0,
+                      shape->elements);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                       "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
-    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
-                      "must be 0 or at least shape.cols", shape->cols, t->ld);
-    TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE), "does not go with row_sizes",
-                      0, t->group_stride);
-    TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), ERROR_LAYOUT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
+    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(LD), "must be 0 or at least shape.cols", shape->cols, t->ld);
+    TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "does not go with row_sizes", 0, t->group_stride);
+    TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
+                      ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
-    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
-                      "must be a tegroup_space", TEGROUP_SPACE_DEVICE, t->pointers_space);
+    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
+                      t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
     return TEGROUP_OK;
 }
 
 /* Rules of one tensor's memory, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand, tegroup_check_level level,
-                                                       int on_host, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                       tegroup_check_level level, int on_host, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
     if (shape->groups == 0) return TEGROUP_OK;
     if (tegroup_impl_ragged(shape)) {
-        TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT), "must not be NULL: prepare first", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
+        TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must not be NULL: prepare first", 1, 0);
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
+                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
+                          (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
         if (on_host) { /* a snapshot in device memory is checked by the kernels that read it */
             const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
             TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
@@ -1349,25 +1432,29 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                               "must be of as many groups", shape->groups, header->groups);
             TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
-            TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+            TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY,
+                              TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be of a shape with col_sizes or elements just when this one has them",
                               tegroup_impl_irregular(shape), header->irregular);
             if (header->irregular) {
                 TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-                TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared for at most shape.elements elements", shape->elements, header->capacity_elements);
-                TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared with this ld",
-                                  t->ld, header->ld);
+                                  "must be prepared for at most shape.cols columns", shape->cols,
+                                  header->capacity_cols);
+                TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY,
+                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
+                                  shape->elements, header->capacity_elements);
+                TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                                  "must be prepared with this ld", t->ld, header->ld);
             }
         }
     }
     if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA), "must be aligned to its element",
-                          element, (uintptr_t)t->data % element);
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                          "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
@@ -1376,19 +1463,23 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
     if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST)
         for (g = 0; g < shape->groups; g++) {
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must hold no NULL; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold no NULL; got the group's index", -1, g);
+            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
+                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
+                              (uintptr_t)t->pointers[g] % element);
         }
     return TEGROUP_OK;
 }
 
 /* An output against one other buffer. Lists are compared entry by entry at the deep level, and not with other lists. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y, tegroup_check_level level) {
+static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
+                                               tegroup_check_level level) {
     int64_t x_bytes = tegroup_impl_extent_bytes(x), y_bytes = tegroup_impl_extent_bytes(y);
     int32_t g;
     if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y)) return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
+    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y))
+        return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
     if (level != TEGROUP_CHECK_DEEP || (tegroup_impl_listed(x) && tegroup_impl_listed(y))) return 0;
     if (tegroup_impl_listed(y)) return tegroup_impl_tensors_overlap(y, x, level);
     if (x->pointers_space != TEGROUP_SPACE_HOST || !x->pointers) return 0;
@@ -1402,7 +1493,8 @@ static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
-    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols), tegroup_impl_bits(m->dtype) / 8);
+    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
+                            tegroup_impl_bits(m->dtype) / 8);
 }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
@@ -1410,65 +1502,84 @@ static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row
 }
 
 /* Field paths of a matrix called `name`, as one literal each. */
-#define TEGROUP_IMPL_MATRIX_PATHS(name) {name ".data", name ".rows", name ".cols", name ".ld", name ".dtype"}
+#define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
+    { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-#define TEGROUP_IMPL_FLOATS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
+#define TEGROUP_IMPL_FLOATS                                                                                            \
+    (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
 
 /* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5], int64_t rows, int64_t cols,
-                                                       uint32_t dtypes, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                       int64_t rows, int64_t cols, uint32_t dtypes,
+                                                       tegroup_error *error) {
     size_t element;
     TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
-    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, m->dtype);
-    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes, m->dtype);
-    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1], "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
-    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2], "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
-    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows, m->rows);
-    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols, m->cols);
-    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols, m->ld);
-    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1], "times ld must be addressable",
-                      tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
+    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
+                      TEGROUP_DTYPE_COUNT - 1, m->dtype);
+    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
+                      m->dtype);
+    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
+    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
+    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows,
+                      m->rows);
+    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
+                      m->cols);
+    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3],
+                      "must be 0 or at least cols", m->cols, m->ld);
+    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
+                      "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
     if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
     element = (size_t)tegroup_impl_bits(m->dtype) / 8;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0], "must be aligned to its element", element,
-                      (uintptr_t)m->data % element);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
+                      "must be aligned to its element", element, (uintptr_t)m->data % element);
     return TEGROUP_OK;
 }
 
 /* An output matrix must not share memory with any of the others. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field, const tegroup_matrix *const *others,
-                                                      int32_t count, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
+                                                      const tegroup_matrix *const *others, int32_t count,
+                                                      tegroup_error *error) {
     int32_t i;
     for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data, tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1, i);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1,
+                          i);
     return TEGROUP_OK;
 }
 
 /* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct", expected, struct_size);
+static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
+                                                     tegroup_error *error) {
+    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
+                      expected, struct_size);
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space", TEGROUP_SPACE_DEVICE, space);
+    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space",
+                      TEGROUP_SPACE_DEVICE, space);
     return TEGROUP_OK;
 }
 
 /* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
-static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
+                                                         tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field, "must be 256-byte aligned", TEGROUP_ALIGNMENT,
-                      (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field, "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
+                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
+    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
+                      "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
     return TEGROUP_OK;
 }
 
 /* Only host memory is served by this build. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space", "must be HOST: this build holds no GPU code",
-                      TEGROUP_SPACE_HOST, space);
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+                      "must be HOST: this build holds no GPU code", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
 }
 
@@ -1480,9 +1591,9 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
 
 /* What prepare works on: the caller's arrays and the snapshot's. */
 typedef struct tegroup_impl_preparation {
-    int32_t       groups;
-    int32_t       irregular;
-    int64_t       capacity_rows, capacity_cols, capacity_elements, ld;
+    int32_t groups;
+    int32_t irregular;
+    int64_t capacity_rows, capacity_cols, capacity_elements, ld;
     tegroup_sizes rows, cols;
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
@@ -1496,9 +1607,12 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_scan(const tegroup_impl_preparation
 
 /* Term of group g: its rows with their padding, or its end. At most 2^41, so that 4,096 of them cannot overflow. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_term(const tegroup_impl_preparation *p, int32_t g) {
-    int64_t raw = tegroup_impl_load_int(p->rows.dtype, p->rows.data, p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g + 1 : g);
+    int64_t raw = tegroup_impl_load_int(p->rows.dtype, p->rows.data,
+                                        p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g + 1 : g);
     int64_t value = tegroup_impl_clamp(raw, 0, p->capacity_rows);
-    return p->rows.encoding == TEGROUP_ENCODING_COUNTS && p->rows.alignment > 1 ? tegroup_impl_align(value, p->rows.alignment) : value;
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS && p->rows.alignment > 1
+               ? tegroup_impl_align(value, p->rows.alignment)
+               : value;
 }
 
 /* Carry before group 0. */
@@ -1521,7 +1635,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             p->out_rows[g] = -1;
             return 0;
         }
-        if (rows < 0) { bits |= TEGROUP_SNAPSHOT_NEGATIVE; rows = 0; }
+        if (rows < 0) {
+            bits |= TEGROUP_SNAPSHOT_NEGATIVE;
+            rows = 0;
+        }
         if (start < 0) { /* only a caller's start can be */
             bits |= TEGROUP_SNAPSHOT_START;
             start = 0;
@@ -1542,7 +1659,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             before = g ? tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g - 1) : 0;
             if (sizes->alignment > 1) start = tegroup_impl_align(start, sizes->alignment);
         }
-        if (end < before || (end < start && end != before)) bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
+        if (end < before || (end < start && end != before))
+            bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
         if (end > capacity) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
@@ -1593,14 +1711,19 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparat
 }
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
-typedef enum tegroup_impl_sort_key { TEGROUP_IMPL_SORT_BY_START, TEGROUP_IMPL_SORT_BY_OFFSET, TEGROUP_IMPL_SORT_BY_SIZE } tegroup_impl_sort_key;
+typedef enum tegroup_impl_sort_key {
+    TEGROUP_IMPL_SORT_BY_START,
+    TEGROUP_IMPL_SORT_BY_OFFSET,
+    TEGROUP_IMPL_SORT_BY_SIZE
+} tegroup_impl_sort_key;
 
 /* Does the group own any row, or any element? */
 TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
     return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
 }
 
-TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                int32_t g) {
     if (g >= p->groups) return INT64_MAX;
     if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
     if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
@@ -1608,7 +1731,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *
 }
 
 /* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
-TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i, int32_t run, int32_t distance) {
+TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i,
+                                               int32_t run, int32_t distance) {
     int32_t partner = i ^ distance, a, b;
     int64_t x, y;
     if (partner < i) return;
@@ -1633,7 +1757,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
 /* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
  * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
  * treated in any order. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t owners, int32_t i) {
+TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                      int32_t owners, int32_t i) {
     int32_t g = p->order[i], next;
     int64_t room;
     if (i + 1 >= owners) return -1;
@@ -1656,7 +1781,8 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, tegroup_snapshot_header *header) {
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                tegroup_snapshot_header *header) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
@@ -1700,41 +1826,48 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
+                                                      tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"), "must be set",
-                      TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
     TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
                       "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64",
-                      TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, sizes->space);
-    TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"), "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
+                      "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_FIELD("data"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
                       (uintptr_t)sizes->data % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->starts, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_FIELD("starts"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
+                      TEGROUP_IMPL_FIELD("starts"), "must be aligned to its element",
+                      tegroup_impl_bits(sizes->dtype) / 8,
                       (uintptr_t)sizes->starts % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
-    TEGROUP_IMPL_RULE(sizes->alignment >= 0 && sizes->alignment <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("alignment"),
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->alignment);
-    TEGROUP_IMPL_RULE(sizes->stride >= 0 && sizes->stride <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("stride"),
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->stride);
-    TEGROUP_IMPL_RULE(!sizes->starts || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("starts"),
-                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(!sizes->stride || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
-                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->alignment >= 0 && sizes->alignment <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_FIELD("alignment"), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS,
+                      sizes->alignment);
+    TEGROUP_IMPL_RULE(sizes->stride >= 0 && sizes->stride <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_FIELD("stride"), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->stride);
+    TEGROUP_IMPL_RULE(!sizes->starts || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("starts"), "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
+    TEGROUP_IMPL_RULE(!sizes->stride || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("stride"), "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
     TEGROUP_IMPL_RULE(sizes->alignment <= 1 || sizes->encoding != TEGROUP_ENCODING_OFFSETS, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("alignment"), "does not go with encoding OFFSETS", 1, sizes->alignment);
-    TEGROUP_IMPL_RULE(!sizes->starts || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"), "does not go with starts",
-                      0, sizes->stride);
+    TEGROUP_IMPL_RULE(!sizes->starts || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
+                      "does not go with starts", 0, sizes->stride);
     TEGROUP_IMPL_RULE((!sizes->starts && !sizes->stride) || sizes->alignment <= 1, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("alignment"), "does not go with starts or stride", 1, sizes->alignment);
-    TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("encoding"), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
     TEGROUP_IMPL_RULE(!is_cols || (!sizes->starts && !sizes->stride && sizes->alignment <= 1), ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("starts"), "and alignment and stride do not apply to columns", 0, 1);
 #undef TEGROUP_IMPL_FIELD
@@ -1746,7 +1879,8 @@ static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32
     return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
 }
 
-static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
+                                                        tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
@@ -1755,41 +1889,46 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
-    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows", "must be 0 to TEGROUP_MAX_ROWS",
-                      TEGROUP_MAX_ROWS, shape->rows);
-    TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.cols", "must be 0 to TEGROUP_MAX_COLS",
-                      TEGROUP_MAX_COLS, shape->cols);
+    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.cols",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, "shape.elements", "must not be negative", 0, shape->elements);
-    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets", 1, 0);
+    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets",
+                      1, 0);
     TEGROUP_IMPL_RULE(desc->ld == 0 || (desc->ld >= shape->cols && desc->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, "ld",
                       "must be 0 or at least shape.cols", shape->cols, desc->ld);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
-    TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space", "must equal space",
-                      desc->space, shape->row_sizes.space);
+    TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
+                      "must equal space", desc->space, shape->row_sizes.space);
     if (ragged_cols) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
-        TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space", "must equal space",
-                          desc->space, shape->col_sizes.space);
+        TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space",
+                          "must equal space", desc->space, shape->col_sizes.space);
     }
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot, desc->snapshot_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot,
+                                                  desc->snapshot_bytes, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
-    TEGROUP_IMPL_RULE(!ragged_cols || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
-                                                             tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
+    TEGROUP_IMPL_RULE(!ragged_cols
+                          || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
+                                                    tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets, 8 * (int64_t)shape->groups),
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets,
+                                             8 * (int64_t)shape->groups),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;
@@ -1833,41 +1972,57 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 /* ==== [20] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand, const tegroup_tensor *like,
-                                                     const char *rule_ragged, const char *rule_rows, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      rule_ragged, tegroup_impl_ragged(&like->shape), tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows, like->shape.rows, t->shape.rows);
+static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                     const tegroup_tensor *like, const char *rule_ragged,
+                                                     const char *rule_rows, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), rule_ragged, tegroup_impl_ragged(&like->shape),
+                      tegroup_impl_ragged(&t->shape));
+    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows,
+                      like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field, const char *space_field,
-                                                        const char *stride_field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space", TEGROUP_SPACE_DEVICE, s->space);
+static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
+                                                        const char *space_field, const char *stride_field,
+                                                        tegroup_error *error) {
+    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
+                      TEGROUP_SPACE_DEVICE, s->space);
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64, ERROR_DTYPE,
-                      dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) { return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride; }
+static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) {
+    return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride;
+}
 
 /* Rules about the descriptor's own numbers and enums. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail", TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute", "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend", "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level", "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, desc->accumulate);
+    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
+                      TEGROUP_OP_WGRAD, desc->op);
+    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
+                      TEGROUP_TAIL_POISON, desc->tail);
+    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
+                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
+    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
+                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
+    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
+                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
     TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
-    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0, desc->expected_rows);
-    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0, desc->expected_rows_max);
+    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0,
+                      desc->expected_rows);
+    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
+                      desc->expected_rows_max);
     TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
-    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0, desc->stream_count);
+    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
+                      desc->stream_count);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
     return TEGROUP_OK;
@@ -1877,24 +2032,34 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
 static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups", a->shape.groups, b->shape.groups);
-    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups", a->shape.groups, d->shape.groups);
+    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups",
+                      a->shape.groups, b->shape.groups);
+    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups",
+                      a->shape.groups, d->shape.groups);
     if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is", "must equal a.shape.rows", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is",
+                                                 "must equal a.shape.rows", error));
         if (!tegroup_impl_ragged(&d->shape))
-            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols", a->shape.cols, d->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols", b->shape.cols, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols",
+                              a->shape.cols, d->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+                          b->shape.cols, d->shape.cols);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is", "must equal a.shape.rows", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is",
+                                             "must equal a.shape.rows", error));
     if (desc->op == TEGROUP_OP_FORWARD) {
-        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols", a->shape.cols, b->shape.cols);
+        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols",
+                          a->shape.cols, b->shape.cols);
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows", b->shape.rows, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows",
+                              b->shape.rows, d->shape.cols);
     } else {
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols", a->shape.cols, b->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols", b->shape.cols, d->shape.cols);
+            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols",
+                              a->shape.cols, b->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+                          b->shape.cols, d->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -1903,16 +2068,23 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype", "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
+                      "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
+    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
+                      TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64",
+                      TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype, desc->c.dtype);
+        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype,
+                          desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype", "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype",
+                          "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
+                          "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32 || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     return TEGROUP_OK;
 }
@@ -1922,25 +2094,39 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is", "must equal d.shape.rows", error));
-        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups", "must equal d.shape.groups", d->shape.groups, c->shape.groups);
-        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols", d->shape.cols, c->shape.cols);
-        TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate", "does not go with c: it makes d its own c", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
+                                                 "must equal d.shape.rows", error));
+        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
+                          "must equal d.shape.groups", d->shape.groups, c->shape.groups);
+        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",
+                          d->shape.cols, c->shape.cols);
+        TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
+                          "does not go with c: it makes d its own c", 0, 1);
     }
-    TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate", "does not go with beta: it is 1", 0, 1);
+    TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
+                      "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail", "does not go with op WGRAD: its d has no tail", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail", "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail", "other than KEEP does not go with d.pointers", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION, "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail",
+                      "does not go with op WGRAD: its d has no tail", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail",
+                      "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail",
+                      "other than KEEP does not go with d.pointers", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
+                      "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION,
+                      "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0,
+                      desc->row_scale_dtype);
     if (has_bias) {
         int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
         TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, "bias", "does not go with op DGRAD", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding", "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
-        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups", "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding",
+                          "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
+        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups",
+                          "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, "bias.shape.rows", "must be 1", 1, bias->shape.rows);
-        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n, bias->shape.cols);
+        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n,
+                          bias->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -1948,7 +2134,11 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t *space) {
     const tegroup_tensor *tensors[5];
     int32_t i, lists = 0;
-    tensors[0] = &desc->a; tensors[1] = &desc->b; tensors[2] = &desc->c; tensors[3] = &desc->d; tensors[4] = &desc->bias;
+    tensors[0] = &desc->a;
+    tensors[1] = &desc->b;
+    tensors[2] = &desc->c;
+    tensors[3] = &desc->d;
+    tensors[4] = &desc->bias;
     *space = TEGROUP_SPACE_UNSET;
     for (i = 0; i < 5; i++)
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(tensors[i])) {
@@ -1958,7 +2148,8 @@ static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t 
     return lists;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
+                                                tegroup_error *error) {
     const tegroup_tensor *ragged;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
@@ -1967,8 +2158,10 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
-    if (desc->c.dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
+    if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
@@ -1996,9 +2189,10 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
     problem->ragged = tegroup_impl_ragged(&ragged->shape);
-    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape) || tegroup_impl_irregular(&desc->d.shape)
-                      || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
-                      || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
+    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape)
+                         || tegroup_impl_irregular(&desc->d.shape)
+                         || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
+                         || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
     problem->sizes_space = problem->ragged ? (int32_t)ragged->shape.row_sizes.space : TEGROUP_SPACE_UNSET;
     problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
     problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);
@@ -2018,44 +2212,48 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
 #define TEGROUP_IMPL_HALVES (TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(BF16))
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_DT(F8E4M3) | TEGROUP_IMPL_DT(F8E5M2))
 #define TEGROUP_IMPL_RESULTS (TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32))
-#define TEGROUP_IMPL_BUNDLED (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL)
+#define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
+#define TEGROUP_IMPL_BUNDLED                                                                                           \
+    (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL)
+#define TEGROUP_IMPL_CUBLASLT (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR)
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
-        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED, 16,
-         "TMA asks for 16-byte rows"},
+        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128), TEGROUP_IMPL_BUNDLED, 16,
-         "TMA asks for 16-byte rows"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
-         "TransformerEngine pull request 2765"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
+         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
+         TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine pull request 2765"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu; per-group scalars by experiment with 13.10"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(MXFP8),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(MXFP8), TEGROUP_IMPL_CUBLASLT, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130400, TEGROUP_IMPL_DT(F4E2M1), TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NVFP4),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
-         "TransformerEngine, cublaslt_grouped_gemm.cu"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130500, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(TENSOR),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
-         "TransformerEngine pull request 3181"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130400, TEGROUP_IMPL_DT(F4E2M1), TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NVFP4), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine, cublaslt_grouped_gemm.cu"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130500, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(TENSOR), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine pull request 3181"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
-         TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0,
+         TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128), TEGROUP_IMPL_CUBLASLT, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu"},
-        {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
-        {TEGROUP_BACKEND_PORTABLE, 89, 999, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW),
-         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM89"},
-        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS, 0, "cuBLAS documentation, cublasLtMatmul"},
+        {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
+        {TEGROUP_BACKEND_PORTABLE, 89, 999, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0,
+         "mma.sync of SM89"},
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_RESULTS,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR, 0,
+         "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_LISTS
-             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64, 0, "plain C"},
+         TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_BIAS
+             | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
+         0, "plain C"},
     };
+#undef TEGROUP_IMPL_CUBLASLT
 #undef TEGROUP_IMPL_BUNDLED
+#undef TEGROUP_IMPL_COMMON
 #undef TEGROUP_IMPL_RESULTS
 #undef TEGROUP_IMPL_FP8
 #undef TEGROUP_IMPL_HALVES
@@ -2072,16 +2270,21 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130300, 90, 110, TEGROUP_QUIRK_WGRAD, TEGROUP_QUIRK_REFUSE,
          "weight gradients are wrong when a group is empty", "https://github.com/NVIDIA/TransformerEngine/pull/2765"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130800, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_SEPARATE,
-         "stale tensor-map descriptors in a shared workspace hang the second replay of a graph", "https://github.com/NVIDIA/TransformerEngine/pull/3171"},
+         "stale tensor-map descriptors in a shared workspace hang the second replay of a graph",
+         "https://github.com/NVIDIA/TransformerEngine/pull/3171"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 130700, 130800, 103, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "one grouped algorithm silently corrupts results on B300 and Rubin", "https://github.com/NVIDIA/TransformerEngine/pull/3475"},
+         "one grouped algorithm silently corrupts results on B300 and Rubin",
+         "https://github.com/NVIDIA/TransformerEngine/pull/3475"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130801, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "grouped products may corrupt data", "warning that TransformerEngine 2.20.2 prints for grouped GEMM below cuBLAS 13.8.1"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_IMPL_NO_FIX, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD, TEGROUP_QUIRK_REFUSE,
+         "grouped products may corrupt data",
+         "warning that TransformerEngine 2.20.2 prints for grouped GEMM below cuBLAS 13.8.1"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_IMPL_NO_FIX, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD,
+         TEGROUP_QUIRK_REFUSE,
          "a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
          "seen with cuBLAS 13.10.0.20 on an H200, BF16, k = 260 and n = 516: relative error 1.4"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 131000, 90, 90, TEGROUP_QUIRK_GROUP_SCALARS, TEGROUP_QUIRK_REFUSE,
-         "alpha and beta of each group are not known to be honoured", "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
+         "alpha and beta of each group are not known to be honoured",
+         "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
     };
 #undef TEGROUP_IMPL_NO_FIX
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
@@ -2135,7 +2338,8 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
 #endif
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
-    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K, b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
+    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
+            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
             sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
@@ -2157,20 +2361,24 @@ static inline void tegroup_impl_cpu_tile(tegroup_compute compute, int32_t *m, in
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
-typedef float tegroup_impl_vector_f32 __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(float)), may_alias));
+typedef float tegroup_impl_vector_f32
+    __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(float)), may_alias));
 
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, const float *a, const float *b, float *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, const float *a, const float *b,
+                                                     float *sums) {
     tegroup_impl_vector_f32 s[TEGROUP_IMPL_MICRO_M][2];
     int64_t kk;
     int32_t r;
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
-        const tegroup_impl_vector_f32 *from = (const tegroup_impl_vector_f32 *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
+        const tegroup_impl_vector_f32 *from =
+            (const tegroup_impl_vector_f32 *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
         s[r][0] = from[0];
         s[r][1] = from[1];
     }
     for (kk = 0; kk < k; kk++) {
-        const tegroup_impl_vector_f32 *row = (const tegroup_impl_vector_f32 *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_f32);
+        const tegroup_impl_vector_f32 *row =
+            (const tegroup_impl_vector_f32 *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_f32);
         tegroup_impl_vector_f32 b0 = row[0], b1 = row[1];
         const float *column = a + kk * TEGROUP_IMPL_MICRO_M;
         TEGROUP_IMPL_UNROLL
@@ -2187,20 +2395,23 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, con
     }
 }
 #else
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, const float *a, const float *b, float *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f32(int32_t rows, int64_t k, const float *a, const float *b,
+                                                     float *sums) {
     int64_t kk;
     int32_t r, j;
     for (kk = 0; kk < k; kk++)
         for (r = 0; r < rows; r++)
             for (j = 0; j < TEGROUP_IMPL_MICRO_N_f32; j++)
-                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] += a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_f32 + j];
+                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] +=
+                    a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_f32 + j];
 }
 #endif
 
 /* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
  * element kk is at data[i * stride_line + kk * stride_k]. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                                          int64_t stride_k, int32_t count, int32_t k, int32_t width, float *panel) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, const void *data, int64_t first,
+                                                          int64_t stride_line, int64_t stride_k, int32_t count,
+                                                          int32_t k, int32_t width, float *panel) {
     int32_t base, i, kk;
     for (base = 0; base < count; base += width, panel += (int64_t)k * width) {
         int32_t lines = count - base < width ? count - base : width;
@@ -2208,28 +2419,41 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f32(tegroup_dtype dtype, co
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(float));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < width; i++) panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
+                for (i = 0; i < width; i++)
+                    panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + kk * stride_k + i);
         else if (stride_k == 1)
             for (i = 0; i < lines; i++)
-                for (kk = 0; kk < k; kk++) panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk);
+                for (kk = 0; kk < k; kk++)
+                    panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk);
         else
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < lines; i++) panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk * stride_k);
+                for (i = 0; i < lines; i++)
+                    panel[kk * width + i] = tegroup_impl_load_f32(dtype, data, at + i * stride_line + kk * stride_k);
     }
 }
 
-static inline void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line, int64_t stride_k,
-                                              int32_t count, int32_t k, int32_t width, float *panel) {
+static inline void tegroup_impl_cpu_pack_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
+                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, float *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
-    case TEGROUP_DTYPE_F64: tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F32: tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F16: tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel); break;
-    default: tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width, panel); break;
+    case TEGROUP_DTYPE_F64:
+        tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F32:
+        tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F16:
+        tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    default:
+        tegroup_impl_cpu_pack_typed_f32(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width,
+                                         panel);
+        break;
     }
 }
 
 /* sums[m][n] += packed A * packed B. Fewer rows than MICRO_M run a kernel of their own height: few rows cost little. */
-static inline void tegroup_impl_cpu_block_f32(int32_t m, int32_t n, int64_t k, const float *a, const float *b, float *sums) {
+static inline void tegroup_impl_cpu_block_f32(int32_t m, int32_t n, int64_t k, const float *a, const float *b,
+                                               float *sums) {
     int32_t i, j;
     for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f32)
         for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
@@ -2243,13 +2467,22 @@ static inline void tegroup_impl_cpu_block_f32(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-static inline void tegroup_impl_cpu_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, const float *x, int64_t n) {
+static inline void tegroup_impl_cpu_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, const float *x,
+                                                   int64_t n) {
     int64_t j;
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F64, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F32: for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F32, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F16: for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F16, data, first + j, x[j]); break;
-    default: for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_BF16, data, first + j, x[j]); break;
+    case TEGROUP_DTYPE_F64:
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F64, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F32:
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F32, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F16:
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F16, data, first + j, x[j]);
+        break;
+    default:
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
+        break;
     }
 }
 
@@ -2258,20 +2491,24 @@ static inline void tegroup_impl_cpu_store_row_f32(tegroup_dtype dtype, void *dat
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
-typedef double tegroup_impl_vector_f64 __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(double)), may_alias));
+typedef double tegroup_impl_vector_f64
+    __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, const double *a, const double *b, double *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, const double *a, const double *b,
+                                                     double *sums) {
     tegroup_impl_vector_f64 s[TEGROUP_IMPL_MICRO_M][2];
     int64_t kk;
     int32_t r;
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
-        const tegroup_impl_vector_f64 *from = (const tegroup_impl_vector_f64 *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
+        const tegroup_impl_vector_f64 *from =
+            (const tegroup_impl_vector_f64 *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
         s[r][0] = from[0];
         s[r][1] = from[1];
     }
     for (kk = 0; kk < k; kk++) {
-        const tegroup_impl_vector_f64 *row = (const tegroup_impl_vector_f64 *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_f64);
+        const tegroup_impl_vector_f64 *row =
+            (const tegroup_impl_vector_f64 *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_f64);
         tegroup_impl_vector_f64 b0 = row[0], b1 = row[1];
         const double *column = a + kk * TEGROUP_IMPL_MICRO_M;
         TEGROUP_IMPL_UNROLL
@@ -2288,20 +2525,23 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, con
     }
 }
 #else
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, const double *a, const double *b, double *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_f64(int32_t rows, int64_t k, const double *a, const double *b,
+                                                     double *sums) {
     int64_t kk;
     int32_t r, j;
     for (kk = 0; kk < k; kk++)
         for (r = 0; r < rows; r++)
             for (j = 0; j < TEGROUP_IMPL_MICRO_N_f64; j++)
-                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] += a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_f64 + j];
+                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] +=
+                    a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_f64 + j];
 }
 #endif
 
 /* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
  * element kk is at data[i * stride_line + kk * stride_k]. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                                          int64_t stride_k, int32_t count, int32_t k, int32_t width, double *panel) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, const void *data, int64_t first,
+                                                          int64_t stride_line, int64_t stride_k, int32_t count,
+                                                          int32_t k, int32_t width, double *panel) {
     int32_t base, i, kk;
     for (base = 0; base < count; base += width, panel += (int64_t)k * width) {
         int32_t lines = count - base < width ? count - base : width;
@@ -2309,28 +2549,41 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_f64(tegroup_dtype dtype, co
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(double));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < width; i++) panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
+                for (i = 0; i < width; i++)
+                    panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + kk * stride_k + i);
         else if (stride_k == 1)
             for (i = 0; i < lines; i++)
-                for (kk = 0; kk < k; kk++) panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk);
+                for (kk = 0; kk < k; kk++)
+                    panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk);
         else
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < lines; i++) panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk * stride_k);
+                for (i = 0; i < lines; i++)
+                    panel[kk * width + i] = tegroup_impl_load_f64(dtype, data, at + i * stride_line + kk * stride_k);
     }
 }
 
-static inline void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line, int64_t stride_k,
-                                              int32_t count, int32_t k, int32_t width, double *panel) {
+static inline void tegroup_impl_cpu_pack_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
+                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, double *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
-    case TEGROUP_DTYPE_F64: tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F32: tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F16: tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel); break;
-    default: tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width, panel); break;
+    case TEGROUP_DTYPE_F64:
+        tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F32:
+        tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F16:
+        tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    default:
+        tegroup_impl_cpu_pack_typed_f64(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width,
+                                         panel);
+        break;
     }
 }
 
 /* sums[m][n] += packed A * packed B. Fewer rows than MICRO_M run a kernel of their own height: few rows cost little. */
-static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, const double *a, const double *b, double *sums) {
+static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, const double *a, const double *b,
+                                               double *sums) {
     int32_t i, j;
     for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_f64)
         for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
@@ -2344,13 +2597,22 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-static inline void tegroup_impl_cpu_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, const double *x, int64_t n) {
+static inline void tegroup_impl_cpu_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, const double *x,
+                                                   int64_t n) {
     int64_t j;
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F64, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F32: for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F32, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F16: for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F16, data, first + j, x[j]); break;
-    default: for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_BF16, data, first + j, x[j]); break;
+    case TEGROUP_DTYPE_F64:
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F64, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F32:
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F32, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F16:
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F16, data, first + j, x[j]);
+        break;
+    default:
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
+        break;
     }
 }
 
@@ -2358,70 +2620,96 @@ static inline void tegroup_impl_cpu_store_row_f64(tegroup_dtype dtype, void *dat
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
-    static const tegroup_backend order[TEGROUP_BACKEND_COUNT - 1] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
-                                                                     TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU};
+    static const tegroup_backend order[TEGROUP_BACKEND_COUNT - 1] = {
+        TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_LOOP,
+        TEGROUP_BACKEND_CPU};
     return order[i];
 }
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) { return 1u << TEGROUP_BACKEND_CPU; }
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target) {
+static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
+                                             tegroup_backend backend, const tegroup_target *target) {
     int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
-        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
+        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
+               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
     case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha == 2 || p->beta == 2;
     default: return 1;
     }
 }
 
 /* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p, const tegroup_target *target, tegroup_verdict *v) {
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p,
+                                         const tegroup_target *target, tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int device = p->space == TEGROUP_SPACE_DEVICE, per_group = p->alpha == 2 || p->beta == 2;
-#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)      \
-    do {                                                             \
-        if (!(holds)) {                                              \
-            v->status = TEGROUP_##code;                              \
-            v->field = (name);                                       \
-            v->rule = (words);                                       \
-            v->expected = (int64_t)(want);                           \
-            v->got = (int64_t)(came);                                \
-            return met;                                              \
-        }                                                            \
-        met++;                                                       \
+#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
+    do {                                                                                                               \
+        if (!(holds)) {                                                                                                \
+            v->status = TEGROUP_##code;                                                                                \
+            v->field = (name);                                                                                         \
+            v->rule = (words);                                                                                         \
+            v->expected = (int64_t)(want);                                                                             \
+            v->got = (int64_t)(came);                                                                                  \
+            return met;                                                                                                \
+        }                                                                                                              \
+        met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend: this build does not", 1, 0);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space", "must be where this backend's operands live",
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
+                      "must hold this backend: this build does not", 1, 0);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
+                      "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm", "must be at least this", rule->sm_min, target->sm);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm", "must be at most this", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype", "must be one of the types in the bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling", "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling", "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype", "must be one of the types in the bit set", rule->result_dtypes, p->d);
-    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version", "must be at least this", rule->cublaslt_min, target->cublaslt_version);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute", "must be F32", TEGROUP_COMPUTE_F32, p->compute);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED, "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED, "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding", "and other columns must not differ between groups", 0, 1);
-    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space", "and the others must be unset", 0, p->lists);
-    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED, "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
-    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride", "and beta's must be 0", 0, 1);
-    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias", "must be absent", 0, p->bias);
-    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
+                      "must be at least this", rule->sm_min, target->sm);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
+                      "must be at most this", rule->sm_max, target->sm);
+    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
+                      "must be one of the types in the bit set", rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
+                      "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
+                      "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
+    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
+                      "must be one of the types in the bit set", rule->result_dtypes, p->d);
+    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
+                      "must be at least this", rule->cublaslt_min, target->cublaslt_version);
+    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
+                      "must be F32", TEGROUP_COMPUTE_F32, p->compute);
+    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
+                      "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
+    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
+                      "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
+                      "and other columns must not differ between groups", 0, 1);
+    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space",
+                      "and the others must be unset", 0, p->lists);
+    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
+                      "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
+                      "and beta's must be 0", 0, 1);
+    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
+                      "must be absent", 0, p->bias);
+    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
+                      TEGROUP_TAIL_KEEP, p->tail);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
-        TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
-        TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
-        TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
-        TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
+        TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
+        TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
+        TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
+        TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
@@ -2429,10 +2717,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 }
 
 /* What a backend that could run the problem would need. The one layout of a GEMM workspace. */
-static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p, tegroup_backend backend,
-                                            const tegroup_target *target, int32_t threads, tegroup_layout *layout) {
-    int64_t cublas = !desc->cublas_workspace_bytes ? INT64_C(32) << 20
-                   : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)desc->cublas_workspace_bytes;
+static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                            tegroup_backend backend, const tegroup_target *target, int32_t threads,
+                                            tegroup_layout *layout) {
+    int64_t cublas = !desc->cublas_workspace_bytes                        ? INT64_C(32) << 20
+                     : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
+                                                                          : (int64_t)desc->cublas_workspace_bytes;
     int32_t i, count, separate = 0;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_impl_layout_begin(layout);
@@ -2440,25 +2730,29 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     case TEGROUP_BACKEND_CUBLASLT_GROUPED:
         tegroup_impl_setup_layout(p->groups, layout);
         for (i = 0; i < count; i++)
-            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
-                     && !(desc->ignore_quirks >> i & 1u);
+            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
+                        && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
+                        && !(desc->ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
         break;
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream", tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
+        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
+                                tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
         break;
     case TEGROUP_BACKEND_CPU:
-        tegroup_impl_layout_add(layout, "panels of each thread", tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
+        tegroup_impl_layout_add(layout, "panels of each thread",
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
         break;
     default: break;
     }
 }
 
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p, tegroup_backend backend,
-                                        const tegroup_target *target, int32_t threads, tegroup_verdict *verdict) {
+static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                        tegroup_backend backend, const tegroup_target *target, int32_t threads,
+                                        tegroup_verdict *verdict) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -2480,7 +2774,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     if (verdict->status != TEGROUP_OK) return;
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u) && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
@@ -2502,14 +2797,17 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target,
+                                                 tegroup_error *error) {
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size", "must be the size of the struct",
-                          sizeof *given, given->struct_size);
+        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
+                          "must be the size of the struct", sizeof *given, given->struct_size);
         TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0, given->cublaslt_version);
-        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative",
+                          0, given->cublaslt_version);
+        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
+                          given->threads);
         *target = *given;
     }
     if (!target->built) target->built = tegroup_impl_built();
@@ -2532,8 +2830,10 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, tegroup_impl_plan_threads(desc, &resolved), v);
-        v->chosen = !chosen && v->status == TEGROUP_OK && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved,
+                             tegroup_impl_plan_threads(desc, &resolved), v);
+        v->chosen = !chosen && v->status == TEGROUP_OK
+                    && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
         chosen |= v->chosen;
     }
     return TEGROUP_OK;
@@ -2545,16 +2845,23 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     uint64_t hash = UINT64_C(14695981039346656037);
     size_t i;
     const unsigned char *bytes = (const unsigned char *)parts;
-    parts[0] = backend; parts[1] = p->op; parts[2] = p->compute;
+    parts[0] = backend;
+    parts[1] = p->op;
+    parts[2] = p->compute;
     parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
     parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
-    parts[5] = p->a; parts[6] = p->b; parts[7] = p->d; parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = p->split_k; parts[10] = sm;
+    parts[5] = p->a;
+    parts[6] = p->b;
+    parts[7] = p->d;
+    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
+    parts[9] = p->split_k;
+    parts[10] = sm;
     for (i = 0; i < sizeof parts; i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
-TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                             tegroup_plan *plan, tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     const tegroup_verdict *chosen = NULL, *refused = NULL;
     tegroup_problem problem;
@@ -2565,12 +2872,15 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_TRY(tegroup_explain(desc, target, verdicts, error));
     TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-        int asked = desc->backend == TEGROUP_BACKEND_AUTO ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                                                          : verdicts[i].backend == desc->backend;
+        int asked = desc->backend == TEGROUP_BACKEND_AUTO
+                        ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
+                        : verdicts[i].backend == desc->backend;
         if (verdicts[i].chosen) chosen = &verdicts[i];
         if (asked && !refused) refused = &verdicts[i];
     }
-    if (!chosen) return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+    if (!chosen)
+        return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected,
+                                 refused->got);
 
     memset(plan, 0, sizeof *plan);
     plan->struct_size = sizeof *plan;
@@ -2584,7 +2894,8 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     plan->threads = tegroup_impl_plan_threads(desc, &resolved);
     plan->sm_limit = desc->sm_limit;
     plan->numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, plan->sm);
-    if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
+    if (chosen->backend == TEGROUP_BACKEND_CPU)
+        tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, plan->threads, &plan->workspace);
     return TEGROUP_OK;
 }
@@ -2593,13 +2904,14 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
-    char   *base;
+    char *base;
     int64_t first; /* element of base where the group begins */
     int64_t rows, cols, ld;
-    int64_t row0;  /* number of its first row among all rows */
+    int64_t row0; /* number of its first row among all rows */
 } tegroup_impl_block;
 
-static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view, int32_t g) {
+static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     int32_t g) {
     const tegroup_shape *shape = &t->shape;
     int listed = tegroup_impl_listed(t);
     tegroup_impl_block block;
@@ -2623,25 +2935,29 @@ typedef struct tegroup_impl_cpu_product {
     int64_t m, n, k;
     tegroup_impl_block a, b, c, d, bias;
     int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
-    double  alpha, beta;
+    double alpha, beta;
     int32_t skip;
 } tegroup_impl_cpu_product;
 
 static inline double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
     if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
-    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data, s->stride ? g : 0);
+    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
+                                 s->stride ? g : 0);
 }
 
 /* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
-static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4], int32_t g) {
+static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc,
+                                                                   const tegroup_snapshot_view views[4], int32_t g) {
     tegroup_impl_cpu_product p;
-    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL}, NULL, NULL, NULL};
+    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL},
+                                                  NULL, NULL, NULL};
     const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
     memset(&p, 0, sizeof p);
     p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
     p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
     p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
-    if (c->dtype != TEGROUP_DTYPE_UNSET) p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
+    if (c->dtype != TEGROUP_DTYPE_UNSET)
+        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, &uniform, g);
     p.alpha = tegroup_impl_scalar(&desc->alpha, g, 1);
     p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, 0);
@@ -2651,22 +2967,28 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
         p.m = tegroup_impl_min(p.a.rows, p.d.rows);
         p.n = tegroup_impl_min(p.b.rows, p.d.cols);
         p.k = tegroup_impl_min(p.a.cols, p.b.cols);
-        p.a_line = p.a.ld; p.a_k = 1;
-        p.b_line = p.b.ld; p.b_k = 1;
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = p.b.ld;
+        p.b_k = 1;
         break;
     case TEGROUP_OP_DGRAD:
         p.m = tegroup_impl_min(p.a.rows, p.d.rows);
         p.n = tegroup_impl_min(p.b.cols, p.d.cols);
         p.k = tegroup_impl_min(p.a.cols, p.b.rows);
-        p.a_line = p.a.ld; p.a_k = 1;
-        p.b_line = 1; p.b_k = p.b.ld;
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
         break;
     default:
         p.m = tegroup_impl_min(p.a.cols, p.d.rows);
         p.n = tegroup_impl_min(p.b.cols, p.d.cols);
         p.k = tegroup_impl_min(p.a.rows, p.b.rows);
-        p.a_line = 1; p.a_k = p.a.ld;
-        p.b_line = 1; p.b_k = p.b.ld;
+        p.a_line = 1;
+        p.a_k = p.a.ld;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
         break;
     }
     if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
@@ -2677,101 +2999,128 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
 }
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t i0, int64_t j0, float *scratch) {
-    float *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K, *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0), n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
+static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t i0, int64_t j0, float *scratch) {
+    float *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
+         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
+    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+            n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line, p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line, p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f32, b);
+        tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f32, b);
         tegroup_impl_cpu_block_f32(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
         float *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
         if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++) x[j] = beta != 0 ? beta * tegroup_impl_load_f32(desc->d.dtype, p->c.base, c + j) : 0;
+            for (j = 0; j < n; j++)
+                x[j] = beta != 0 ? beta * tegroup_impl_load_f32(desc->d.dtype, p->c.base, c + j) : 0;
         else {
             for (j = 0; j < n; j++) x[j] *= alpha;
             if (beta != 0)
                 for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_f32(desc->d.dtype, p->c.base, c + j);
         }
         if (has_bias) {
-            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) scale = tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++) x[j] += scale * tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+                scale = tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
+            for (j = 0; j < n; j++)
+                x[j] += scale * tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
         tegroup_impl_cpu_store_row_f32(desc->d.dtype, p->d.base, d, x, n);
     }
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t j0) {
+static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t j0) {
     float sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
     for (r = 0; r < p->a.rows; r++) {
-        float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r) : 1;
-        for (j = 0; j < n; j++) sums[j] += scale * tegroup_impl_load_f32(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+        float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                         ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         : 1;
+        for (j = 0; j < n; j++)
+            sums[j] += scale * tegroup_impl_load_f32(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
-        for (j = 0; j < n; j++) sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+        for (j = 0; j < n; j++)
+            sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
     tegroup_impl_cpu_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
 }
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t i0, int64_t j0, double *scratch) {
-    double *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K, *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0), n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
+static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t i0, int64_t j0, double *scratch) {
+    double *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
+         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
+    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+            n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line, p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line, p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f64, b);
+        tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f64, b);
         tegroup_impl_cpu_block_f64(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
         double *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
         if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++) x[j] = beta != 0 ? beta * tegroup_impl_load_f64(desc->d.dtype, p->c.base, c + j) : 0;
+            for (j = 0; j < n; j++)
+                x[j] = beta != 0 ? beta * tegroup_impl_load_f64(desc->d.dtype, p->c.base, c + j) : 0;
         else {
             for (j = 0; j < n; j++) x[j] *= alpha;
             if (beta != 0)
                 for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_f64(desc->d.dtype, p->c.base, c + j);
         }
         if (has_bias) {
-            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) scale = tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++) x[j] += scale * tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+                scale = tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
+            for (j = 0; j < n; j++)
+                x[j] += scale * tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
         tegroup_impl_cpu_store_row_f64(desc->d.dtype, p->d.base, d, x, n);
     }
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t j0) {
+static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t j0) {
     double sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
     for (r = 0; r < p->a.rows; r++) {
-        double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r) : 1;
-        for (j = 0; j < n; j++) sums[j] += scale * tegroup_impl_load_f64(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+        double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                         ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         : 1;
+        for (j = 0; j < n; j++)
+            sums[j] += scale * tegroup_impl_load_f64(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
-        for (j = 0; j < n; j++) sums[j] += tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+        for (j = 0; j < n; j++)
+            sums[j] += tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
     tegroup_impl_cpu_store_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
 }
 
 /* Rows that follow group g (g = -1: that precede every group) and belong to nobody: [*from, *to). */
-TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, int32_t g, int64_t rows, int64_t *from, int64_t *to) {
+TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, int32_t g, int64_t rows, int64_t *from,
+                                            int64_t *to) {
     int32_t h;
     *from = *to = 0;
     if (g >= 0 && view->rows[g] <= 0) return;
@@ -2789,8 +3138,10 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4], int32_t thread) {
-    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace) + thread * tegroup_impl_cpu_panel_bytes(desc->compute);
+static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                const tegroup_snapshot_view views[4], int32_t thread) {
+    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace)
+                    + thread * tegroup_impl_cpu_panel_bytes(desc->compute);
     int is_f64 = desc->compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
@@ -2799,9 +3150,12 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const 
         tegroup_impl_cpu_product p = tegroup_impl_cpu_product_of(desc, views, g);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks = bias_grad && !p.skip ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N) : 0;
+        int64_t chunks = bias_grad && !p.skip
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                             : 0;
         int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && !bias_grad;
-        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias) tiles = 0; /* D is its own C: nothing to add */
+        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias)
+            tiles = 0; /* D is its own C: nothing to add */
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
@@ -2833,7 +3187,10 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
     tensors[TEGROUP_IMPL_C] = &desc->c;
     tensors[TEGROUP_IMPL_D] = &desc->d;
     for (i = 0; i < 4; i++)
-        views[i] = tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape) ? tensors[i]->shape.snapshot : NULL);
+        views[i] =
+            tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
+                                      ? tensors[i]->shape.snapshot
+                                      : NULL);
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
     tegroup_impl_cpu_gemm_thread(plan, desc, views, (int32_t)omp_get_thread_num());
@@ -2845,8 +3202,9 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 /* ==== [25] Check and run a GEMM ==== */
 
 /* A call's problem must be the planned one, field by field. */
-static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p, tegroup_error *error) {
-#define TEGROUP_IMPL_SAME(member, field) \
+static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
+                                                        tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
@@ -2882,21 +3240,29 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field, const char *space_field, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
+                                                              const char *space_field, tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
-    TEGROUP_IMPL_RULE(!s->data || s->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, space_field, "must be set with data", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field, "must be aligned to its element", element, (uintptr_t)s->data % element);
+    TEGROUP_IMPL_RULE(!s->data || s->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, space_field, "must be set with data",
+                      TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
+                      1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field,
+                      "must be aligned to its element", element, (uintptr_t)s->data % element);
     return TEGROUP_OK;
 }
 
 /* Outputs (d, and bias in a wgrad) against everything else that the call touches. */
-static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias;
     tegroup_check_level level = desc->check_level;
-    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes, d_bytes = tegroup_impl_listed(d) ? 0 : tegroup_impl_extent_bytes(d);
-    int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d) && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
-#define TEGROUP_IMPL_APART(x, y, field, words) TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(x, y, level), ERROR_OVERLAP, field, words, 0, 1)
+    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes,
+            d_bytes = tegroup_impl_listed(d) ? 0 : tegroup_impl_extent_bytes(d);
+    int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
+#define TEGROUP_IMPL_APART(x, y, field, words)                                                                         \
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(x, y, level), ERROR_OVERLAP, field, words, 0, 1)
     TEGROUP_IMPL_APART(d, &desc->a, "d.data", "must not overlap a");
     TEGROUP_IMPL_APART(d, &desc->b, "d.data", "must not overlap b");
     if (!in_place) TEGROUP_IMPL_APART(d, c, "d.data", "must not overlap c, unless it is c with the same ld");
@@ -2907,10 +3273,11 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         TEGROUP_IMPL_APART(bias, c, "bias.data", "must not overlap c");
     }
 #undef TEGROUP_IMPL_APART
-#define TEGROUP_IMPL_WORKSPACE_APART(t, words)                                                                                              \
-    TEGROUP_IMPL_RULE((t)->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)                                                           \
-                          || !tegroup_impl_overlaps(desc->workspace, workspace_bytes, (t)->data, tegroup_impl_extent_bytes(t)),             \
-                      ERROR_OVERLAP, "workspace", words, 0, 1)
+#define TEGROUP_IMPL_WORKSPACE_APART(t, words)                                                                         \
+    TEGROUP_IMPL_RULE(                                                                                                 \
+        (t)->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)                                                    \
+            || !tegroup_impl_overlaps(desc->workspace, workspace_bytes, (t)->data, tegroup_impl_extent_bytes(t)),      \
+        ERROR_OVERLAP, "workspace", words, 0, 1)
     TEGROUP_IMPL_WORKSPACE_APART(&desc->a, "must not overlap a");
     TEGROUP_IMPL_WORKSPACE_APART(&desc->b, "must not overlap b");
     TEGROUP_IMPL_WORKSPACE_APART(c, "must not overlap c");
@@ -2921,50 +3288,66 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         tegroup_layout layout;
         const tegroup_tensor *tensors[4];
         int32_t i;
-        tensors[0] = &desc->a; tensors[1] = &desc->b; tensors[2] = c; tensors[3] = d;
+        tensors[0] = &desc->a;
+        tensors[1] = &desc->b;
+        tensors[2] = c;
+        tensors[3] = d;
         for (i = 0; i < 4; i++) {
             if (tensors[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&tensors[i]->shape)) continue;
             tegroup_impl_snapshot_layout(tensors[i]->shape.groups, tegroup_impl_irregular(&tensors[i]->shape), &layout);
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes, d->data, d_bytes), ERROR_OVERLAP, "d.data",
-                              "must not overlap a snapshot", 0, 1);
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes, desc->workspace, workspace_bytes), ERROR_OVERLAP,
-                              "workspace", "must not overlap a snapshot", 0, 1);
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes, d->data, d_bytes),
+                ERROR_OVERLAP, "d.data", "must not overlap a snapshot", 0, 1);
+            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes,
+                                                     desc->workspace, workspace_bytes),
+                              ERROR_OVERLAP, "workspace", "must not overlap a snapshot", 0, 1);
         }
     }
     if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
         int64_t bytes = tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8);
         if (!tegroup_impl_ragged(&desc->a.shape)) bytes = tegroup_impl_mul(bytes, desc->a.shape.groups);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->row_scale, bytes, d->data, d_bytes), ERROR_OVERLAP, "d.data", "must not overlap row_scale", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->row_scale, bytes, d->data, d_bytes), ERROR_OVERLAP, "d.data",
+                          "must not overlap row_scale", 0, 1);
     }
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
     tegroup_problem problem;
     int on_host;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size", "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, "plan", "must be what tegroup_plan_make wrote", TEGROUP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, "plan", "must be what tegroup_plan_make wrote",
+                      TEGROUP_PLAN_MAGIC, plan->magic);
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
+                      TEGROUP_BACKEND_CPU, plan->backend);
 
     on_host = desc->space == TEGROUP_SPACE_HOST;
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, on_host, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, on_host, error));
-    if (problem.c != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, on_host, error));
+    if (problem.c != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, on_host, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, on_host, error));
-    if (problem.bias != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, on_host, error));
+    if (problem.bias != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, on_host, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
-    TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
-    TEGROUP_IMPL_RULE(desc->row_scale || problem.row_scale == TEGROUP_DTYPE_UNSET || problem.rows == 0 || problem.groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
-                      "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace, desc->workspace_bytes, error));
+    TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(desc->row_scale || problem.row_scale == TEGROUP_DTYPE_UNSET || problem.rows == 0
+                          || problem.groups == 0,
+                      ERROR_NULL_ARGUMENT, "row_scale", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
+                                                  desc->workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                        struct CUstream_st *stream, tegroup_error *error) {
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
     tegroup_impl_cpu_gemm(plan, desc); /* the only backend of this build; a plan for another was refused above */
@@ -2980,7 +3363,9 @@ TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
 TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) { return (float)1 / ((float)1 + tegroup_impl_exp_f32(-x)); }
 
-TEGROUP_IMPL_HD float tegroup_impl_swiglu_f32(float gate, float up) { return gate * tegroup_impl_sigmoid_f32(gate) * up; }
+TEGROUP_IMPL_HD float tegroup_impl_swiglu_f32(float gate, float up) {
+    return gate * tegroup_impl_sigmoid_f32(gate) * up;
+}
 
 /* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
 TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f32(float gate, float up, float grad, float *grad_gate, float *grad_up) {
@@ -2996,7 +3381,9 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int3
 
 TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return (double)1 / ((double)1 + tegroup_impl_exp_f64(-x)); }
 
-TEGROUP_IMPL_HD double tegroup_impl_swiglu_f64(double gate, double up) { return gate * tegroup_impl_sigmoid_f64(gate) * up; }
+TEGROUP_IMPL_HD double tegroup_impl_swiglu_f64(double gate, double up) {
+    return gate * tegroup_impl_sigmoid_f64(gate) * up;
+}
 
 /* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
 TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f64(double gate, double up, double grad, double *grad_gate, double *grad_up) {
@@ -3026,9 +3413,14 @@ static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc
     int64_t width = out->cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
     const void *x = tegroup_impl_matrix_row(in, row);
     void *y = tegroup_impl_matrix_row(out, row);
-    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0) : 1;
+    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
+                     ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
+                     : 1;
     for (j = 0; j < width; j++)
-        tegroup_impl_store_f32(out->dtype, y, j, scale * tegroup_impl_swiglu_f32(tegroup_impl_load_f32(in->dtype, x, step * j), tegroup_impl_load_f32(in->dtype, x, step * j + up)));
+        tegroup_impl_store_f32(out->dtype, y, j,
+                                scale
+                                    * tegroup_impl_swiglu_f32(tegroup_impl_load_f32(in->dtype, x, step * j),
+                                                               tegroup_impl_load_f32(in->dtype, x, step * j + up)));
 }
 
 /* Gate and up are read before either gradient is stored, so grad_input may be input. */
@@ -3037,10 +3429,13 @@ static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation
     int64_t width = desc->grad_output.cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
     const void *x = tegroup_impl_matrix_row(in, row), *dy = tegroup_impl_matrix_row(&desc->grad_output, row);
     void *dx = tegroup_impl_matrix_row(out, row);
-    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0) : 1;
+    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
+                     ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
+                     : 1;
     float sum = 0;
     for (j = 0; j < width; j++) {
-        float gate = tegroup_impl_load_f32(in->dtype, x, step * j), value = tegroup_impl_load_f32(in->dtype, x, step * j + up);
+        float gate = tegroup_impl_load_f32(in->dtype, x, step * j),
+             value = tegroup_impl_load_f32(in->dtype, x, step * j + up);
         float grad = tegroup_impl_load_f32(desc->grad_output.dtype, dy, j), grad_gate, grad_up;
         sum += grad * tegroup_impl_swiglu_f32(gate, value);
         tegroup_impl_swiglu_grad_f32(gate, value, scale * grad, &grad_gate, &grad_up);
@@ -3048,7 +3443,8 @@ static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation
         tegroup_impl_store_f32(out->dtype, dx, step * j + up, grad_up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0, sum);
+        tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
+                                sum);
 }
 
 static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
@@ -3056,9 +3452,14 @@ static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc
     int64_t width = out->cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
     const void *x = tegroup_impl_matrix_row(in, row);
     void *y = tegroup_impl_matrix_row(out, row);
-    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0) : 1;
+    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
+                     ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
+                     : 1;
     for (j = 0; j < width; j++)
-        tegroup_impl_store_f64(out->dtype, y, j, scale * tegroup_impl_swiglu_f64(tegroup_impl_load_f64(in->dtype, x, step * j), tegroup_impl_load_f64(in->dtype, x, step * j + up)));
+        tegroup_impl_store_f64(out->dtype, y, j,
+                                scale
+                                    * tegroup_impl_swiglu_f64(tegroup_impl_load_f64(in->dtype, x, step * j),
+                                                               tegroup_impl_load_f64(in->dtype, x, step * j + up)));
 }
 
 /* Gate and up are read before either gradient is stored, so grad_input may be input. */
@@ -3067,10 +3468,13 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
     int64_t width = desc->grad_output.cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
     const void *x = tegroup_impl_matrix_row(in, row), *dy = tegroup_impl_matrix_row(&desc->grad_output, row);
     void *dx = tegroup_impl_matrix_row(out, row);
-    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0) : 1;
+    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
+                     ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
+                     : 1;
     double sum = 0;
     for (j = 0; j < width; j++) {
-        double gate = tegroup_impl_load_f64(in->dtype, x, step * j), value = tegroup_impl_load_f64(in->dtype, x, step * j + up);
+        double gate = tegroup_impl_load_f64(in->dtype, x, step * j),
+             value = tegroup_impl_load_f64(in->dtype, x, step * j + up);
         double grad = tegroup_impl_load_f64(desc->grad_output.dtype, dy, j), grad_gate, grad_up;
         sum += grad * tegroup_impl_swiglu_f64(gate, value);
         tegroup_impl_swiglu_grad_f64(gate, value, scale * grad, &grad_gate, &grad_up);
@@ -3078,19 +3482,26 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
         tegroup_impl_store_f64(out->dtype, dx, step * j + up, grad_up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        tegroup_impl_store_f64(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0, sum);
+        tegroup_impl_store_f64(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
+                                sum);
 }
 
-static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation activation, int32_t interleaved, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(activation != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set", TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(activation == TEGROUP_ACTIVATION_SWIGLU, ERROR_VALUE, "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, activation);
-    TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1, interleaved);
+static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation activation, int32_t interleaved,
+                                                                tegroup_error *error) {
+    TEGROUP_IMPL_RULE(activation != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
+                      TEGROUP_ACTIVATION_SWIGLU, 0);
+    TEGROUP_IMPL_RULE(activation == TEGROUP_ACTIVATION_SWIGLU, ERROR_VALUE, "activation",
+                      "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, activation);
+    TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
+                      interleaved);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"), *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                      *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
+TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
+                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
+                             *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
     const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t row;
@@ -3099,14 +3510,17 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows, 2 * desc->output.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows, 2 * desc->output.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
     others[0] = &desc->input;
     others[1] = &desc->row_scale;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], others, 2, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
+    if (desc->snapshot)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < desc->output.rows; row++) {
@@ -3117,10 +3531,13 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"), *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                      *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"), *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
-                      *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
+                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
+                             *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
+                             *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
+                             *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
     const tegroup_matrix *others[4];
     tegroup_snapshot_view view;
     int64_t rows, row;
@@ -3131,14 +3548,17 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_output, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
     rows = desc->grad_output.rows;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, 2 * desc->grad_output.cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, 2 * desc->grad_output.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->input, input, rows, 2 * desc->grad_output.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, 2 * desc->grad_output.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
-            && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
+               && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     others[0] = &desc->grad_output;
     others[1] = &desc->row_scale;
     others[2] = &desc->input;
@@ -3179,12 +3599,14 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f32(probabilities[e], e, probabilities[best], best))) best = e;
+            if (i == j && (best < 0 || tegroup_impl_better_f32(probabilities[e], e, probabilities[best], best)))
+                best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
     }
-    for (j = 0; j < desc->k; j++) weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
+    for (j = 0; j < desc->k; j++)
+        weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
@@ -3198,14 +3620,16 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
     float per_count = 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
     if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (float)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts / (tokens * tokens * desc->k));
+        per_count = (float)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
             float grad = balanced ? per_count * (float)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
-                if (indices[j] == e) grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                if (indices[j] == e)
+                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f32(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -3231,12 +3655,14 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f64(probabilities[e], e, probabilities[best], best))) best = e;
+            if (i == j && (best < 0 || tegroup_impl_better_f64(probabilities[e], e, probabilities[best], best)))
+                best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
     }
-    for (j = 0; j < desc->k; j++) weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
+    for (j = 0; j < desc->k; j++)
+        weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
@@ -3250,21 +3676,25 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
     double per_count = 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
     if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (double)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts / (tokens * tokens * desc->k));
+        per_count = (double)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
             double grad = balanced ? per_count * (double)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
-                if (indices[j] == e) grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                if (indices[j] == e)
+                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f64(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
 }
 
-static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize, double coefficient, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
+static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
+                                                             double coefficient, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
+                      "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(k >= 1 && k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
@@ -3272,25 +3702,33 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"), *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                      *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
+                             *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
     const tegroup_matrix *others[4];
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
     tokens = desc->logits.rows;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss", "must be aligned to its element", 8,
-                      (uintptr_t)desc->balance_loss % sizeof(double));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
+                                               TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
+                      "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     others[0] = &desc->logits;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], others, 1, error));
     others[1] = &desc->probabilities;
@@ -3309,12 +3747,15 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     count = (int64_t *)desc->counts.data;
     for (e = 0; e < desc->experts; e++) count[e] = 0;
     for (t = 0; t < tokens; t++)
-        for (j = 0; j < desc->k; j++) count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
+        for (j = 0; j < desc->k; j++)
+            count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
     if (desc->balance_loss) { /* experts * sum of share * mean probability, summed by expert, then by token */
         double loss = 0;
         for (e = 0; e < desc->experts && tokens > 0; e++) {
             double mean = 0;
-            for (t = 0; t < tokens; t++) mean += tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
+            for (t = 0; t < tokens; t++)
+                mean += tegroup_impl_load_f64(desc->probabilities.dtype,
+                                              tegroup_impl_matrix_row(&desc->probabilities, t), e);
             loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
         }
         *desc->balance_loss = desc->balance_coefficient * desc->experts * loss;
@@ -3322,23 +3763,33 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"), *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                      *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"), *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
-                      *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
+TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
+                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
     const tegroup_matrix *others[4];
     int64_t tokens, t;
     int32_t j;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     tokens = desc->probabilities.rows;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    if (desc->balance_coefficient != 0) TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    if (desc->balance_coefficient != 0)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k,
+                                               1u << desc->probabilities.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
     others[0] = &desc->probabilities;
     others[1] = &desc->indices;
     others[2] = &desc->counts;
@@ -3348,7 +3799,8 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts", desc->experts - 1, e);
+            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts",
+                              desc->experts - 1, e);
         }
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
@@ -3360,7 +3812,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 
 /* ==== [29] Permute and combine ==== */
 
-static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) { return (int64_t *)(void *)tegroup_impl_matrix_row(m, row); }
+static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
+    return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
+}
 
 /* Weight of a slot, 1 when there are none. */
 TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, int64_t slot) {
@@ -3370,21 +3824,25 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
 }
 
 /* Maps from slots to rows must stay inside the buffer that they address. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
+                                                    tegroup_error *error) {
     int64_t i, j;
     for (i = 0; i < map->rows; i++)
         for (j = 0; j < map->cols; j++)
-            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY, field,
-                              "must hold -1 or an index within the other operand", limit - 1, tegroup_impl_i64(map, i)[j]);
+            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
+                              field, "must hold -1 or an index within the other operand", limit - 1,
+                              tegroup_impl_i64(map, i)[j]);
     return TEGROUP_OK;
 }
 
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out, int64_t to, float weight) {
+static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                               int64_t to, float weight) {
     const void *x = tegroup_impl_matrix_row(in, from);
     void *y = tegroup_impl_matrix_row(out, to);
     int64_t j;
-    for (j = 0; j < out->cols; j++) tegroup_impl_store_f32(out->dtype, y, j, weight * tegroup_impl_load_f32(in->dtype, x, j));
+    for (j = 0; j < out->cols; j++)
+        tegroup_impl_store_f32(out->dtype, y, j, weight * tegroup_impl_load_f32(in->dtype, x, j));
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
@@ -3397,7 +3855,8 @@ static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc
         for (slot = 0; slot < k; slot++)
             if (rows[slot] >= 0)
                 sum += (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                     * tegroup_impl_load_f32(desc->permuted.dtype, tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
+                       * tegroup_impl_load_f32(desc->permuted.dtype,
+                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
         tegroup_impl_store_f32(desc->tokens.dtype, y, j, sum);
     }
 }
@@ -3406,16 +3865,19 @@ static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i,
     const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
     float sum = 0;
     int64_t j;
-    for (j = 0; j < a->cols; j++) sum += tegroup_impl_load_f32(a->dtype, x, j) * tegroup_impl_load_f32(b->dtype, y, j);
+    for (j = 0; j < a->cols; j++)
+        sum += tegroup_impl_load_f32(a->dtype, x, j) * tegroup_impl_load_f32(b->dtype, y, j);
     return sum;
 }
 
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out, int64_t to, double weight) {
+static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                               int64_t to, double weight) {
     const void *x = tegroup_impl_matrix_row(in, from);
     void *y = tegroup_impl_matrix_row(out, to);
     int64_t j;
-    for (j = 0; j < out->cols; j++) tegroup_impl_store_f64(out->dtype, y, j, weight * tegroup_impl_load_f64(in->dtype, x, j));
+    for (j = 0; j < out->cols; j++)
+        tegroup_impl_store_f64(out->dtype, y, j, weight * tegroup_impl_load_f64(in->dtype, x, j));
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
@@ -3428,7 +3890,8 @@ static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc
         for (slot = 0; slot < k; slot++)
             if (rows[slot] >= 0)
                 sum += (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                     * tegroup_impl_load_f64(desc->permuted.dtype, tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
+                       * tegroup_impl_load_f64(desc->permuted.dtype,
+                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
         tegroup_impl_store_f64(desc->tokens.dtype, y, j, sum);
     }
 }
@@ -3437,13 +3900,16 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
     const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
     double sum = 0;
     int64_t j;
-    for (j = 0; j < a->cols; j++) sum += tegroup_impl_load_f64(a->dtype, x, j) * tegroup_impl_load_f64(b->dtype, y, j);
+    for (j = 0; j < a->cols; j++)
+        sum += tegroup_impl_load_f64(a->dtype, x, j) * tegroup_impl_load_f64(b->dtype, y, j);
     return sum;
 }
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"), *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                      *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
     const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t tokens, k, t, j, row, *slots;
@@ -3451,22 +3917,26 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups", "must be 0 to TEGROUP_MAX_GROUPS",
-                      TEGROUP_MAX_GROUPS, desc->shape.groups);
+    TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                               1u << TEGROUP_DTYPE_I64, error));
     others[0] = &desc->indices;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], others, 1, error));
     others[1] = &desc->row_of_slot;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], others, 2, error));
-    TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot", "must not be NULL: prepare first", 1, 0);
+    TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
+                      "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
-    TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot", "must be of as many groups", desc->shape.groups, view.header->groups);
+    TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
+                      "must be of as many groups", desc->shape.groups, view.header->groups);
 
     /* Until a group is full, its last entry of slot_of_row counts the rows taken, as -2 - taken: no scratch is needed. */
     slots = (int64_t *)desc->slot_of_row.data;
@@ -3489,13 +3959,17 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
             tegroup_impl_i64(&desc->row_of_slot, t)[j] = to;
         }
     for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
-        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0) slots[view.start[g] + view.rows[g] - 1] = -1;
+        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
+            slots[view.start[g] + view.rows[g] - 1] = -1;
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"), *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
     const tegroup_matrix *others[3];
     const int64_t *slots;
     int64_t row;
@@ -3505,40 +3979,50 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     others[0] = &desc->tokens;
     others[1] = &desc->slot_of_row;
     others[2] = &desc->weights;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], others, 3, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0], tegroup_impl_mul(desc->tokens.rows, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
+                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < desc->permuted.rows; row++) {
         double weight;
         if (slots[row] < 0) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
-        if (desc->tokens.dtype == TEGROUP_DTYPE_F64) tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
+        if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
         else tegroup_impl_scale_row_f32(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, (float)weight);
     }
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"), *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
+TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
     const tegroup_matrix *others[3];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows, desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
+                                                   desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     others[0] = &desc->permuted;
     others[1] = &desc->row_of_slot;
     others[2] = &desc->weights;
@@ -3553,10 +4037,14 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"), *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
-                      *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"), *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
-                      *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"), *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
+TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+                             *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
+                             *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
     const tegroup_matrix *others[5];
     int64_t k, t, j;
     int wants_weights;
@@ -3565,14 +4053,19 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
+                                               1u << TEGROUP_DTYPE_I64, error));
     k = desc->row_of_slot.cols;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows, desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
+                                                   desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
+                                                   TEGROUP_IMPL_REALS, error));
     }
     others[0] = &desc->grad_tokens;
     others[1] = &desc->permuted;
@@ -3589,12 +4082,16 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
             int is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (row >= 0 && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
-            if (row >= 0 && !is_f64) tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
+            if (row >= 0 && is_f64)
+                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (row >= 0 && !is_f64)
+                tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;
             if (row >= 0 && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
-            if (row >= 0 && !is_f64) grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
-            tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j, grad_weight);
+            if (row >= 0 && !is_f64)
+                grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
+            tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j,
+                                   grad_weight);
         }
     return TEGROUP_OK;
 }

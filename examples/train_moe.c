@@ -35,7 +35,7 @@
 #include "train_moe_weights.h"
 
 enum {
-    DEFAULT_STEPS = 900,
+    DEFAULT_STEPS = 600,
     CONTEXT = 16,         /* bytes in a window                               */
     WINDOWS = 1024,       /* in one micro-batch                              */
     MICRO_BATCHES = 2,    /* whose gradients are added up for one step       */

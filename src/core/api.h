@@ -14,15 +14,15 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend);    /* "cu
 
 /* Text for people, into the caller's buffer, always terminated when size > 0. Each returns the length that the whole text
  * has, as snprintf does; buffer may be NULL when size is 0. */
-TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);     /* one line             */
-TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line            */
-TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);  /* a line an item, a sum */
+TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size);       /* one line */
+TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
+TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
  * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
  * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
+TEGROUP_API_STATUS tegroup_scale_shape(tegroup_scaling scaling, int32_t columnwise,
     int64_t rows, int64_t cols, tegroup_scale_extent *extent, tegroup_error *error);
 /* Index, in scales, of the scale of outer index `outer` (row; columnwise: column) and inner block `inner`. Arguments are not
  * checked: outer < extent.outer, inner < extent.inner. */
@@ -30,45 +30,50 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 
 /* Snapshot: its layout for a shape (its groups and whether it has col_sizes or elements, nothing else), and a view of one in
  * host memory (all NULL when snapshot is NULL). Returns ERROR_NULL_ARGUMENT, ERROR_VALUE. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
 /* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Set-up workspace of a grouped cuBLASLt matmul: items as tegroup_setup_item. 0 <= groups <= TEGROUP_MAX_GROUPS. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
 TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 
 /* Check a GEMM descriptor without its data pointers and resolve its defaults. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
  * order of preference. Fails only as tegroup_gemm_problem does, or with ERROR_STRUCT_SIZE for the target. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
 /* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
  * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
 
 /* Run. stream: where GPU work is enqueued (NULL = the default stream); ignored by the CPU backend, which is done on return. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
 /* Operations around the GEMM; each struct says what it computes. */
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
-TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_router_backward(const tegroup_router_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_make(const tegroup_permutation_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);

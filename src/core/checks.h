@@ -1,16 +1,27 @@
 /* ---- Checks of tensors and matrices ---- */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
-typedef enum tegroup_impl_operand { TEGROUP_IMPL_A, TEGROUP_IMPL_B, TEGROUP_IMPL_C, TEGROUP_IMPL_D, TEGROUP_IMPL_BIAS } tegroup_impl_operand;
+typedef enum tegroup_impl_operand {
+    TEGROUP_IMPL_A,
+    TEGROUP_IMPL_B,
+    TEGROUP_IMPL_C,
+    TEGROUP_IMPL_D,
+    TEGROUP_IMPL_BIAS
+} tegroup_impl_operand;
 
-#define TEGROUP_IMPL_MEMBERS(X)                                                                                       \
-    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")     \
-    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding") X(COL_SIZES, "shape.col_sizes.encoding")   \
-    X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") X(LD, "ld") X(GROUP_STRIDE, "group_stride") \
-    X(DATA, "data") X(POINTERS, "pointers") X(POINTERS_SPACE, "pointers_space")
+/* clang-format off */
+#define TEGROUP_IMPL_MEMBERS(X)                                                                                    \
+    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")  \
+    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding")                                         \
+    X(COL_SIZES, "shape.col_sizes.encoding") X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") \
+    X(LD, "ld") X(GROUP_STRIDE, "group_stride") X(DATA, "data") X(POINTERS, "pointers")                            \
+    X(POINTERS_SPACE, "pointers_space")
+/* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(name, text) TEGROUP_IMPL_MEMBER_##name,
-typedef enum tegroup_impl_member { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT } tegroup_impl_member;
+typedef enum tegroup_impl_member {
+    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT
+} tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
 static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
@@ -19,10 +30,11 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
@@ -32,7 +44,9 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
-static inline int tegroup_impl_ragged(const tegroup_shape *shape) { return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET; }
+static inline int tegroup_impl_ragged(const tegroup_shape *shape) {
+    return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
+}
 
 static inline int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
 
@@ -63,58 +77,68 @@ static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                       tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype",
-                      TEGROUP_DTYPE_COUNT - 1, t->dtype);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1, t->scaling);
-    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), "must be one that its scaling carries",
-                      facts->data_dtypes, t->dtype);
+    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE),
+                      "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, t->dtype);
+    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
+                      TEGROUP_SCALING_COUNT - 1, t->scaling);
+    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
+                      "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
     TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(COLS),
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, shape->row_sizes.encoding);
-    TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(SIZES_SPACE),
-                      "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, TEGROUP_IMPL_PATH(SIZES_SPACE),
-                      "must be a tegroup_space", TEGROUP_SPACE_DEVICE, shape->row_sizes.space);
-    TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_PATH(COL_SIZES),
-                      "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS, shape->col_sizes.encoding);
-    TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0, shape->elements);
+    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS,
+                      shape->row_sizes.encoding);
+    TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET,
+                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
+                      shape->row_sizes.space);
+    TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(COL_SIZES), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
+                      shape->col_sizes.encoding);
+    TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0,
+                      shape->elements);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                       "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
-    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
-                      "must be 0 or at least shape.cols", shape->cols, t->ld);
-    TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE), "does not go with row_sizes",
-                      0, t->group_stride);
-    TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), ERROR_LAYOUT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
+    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(LD), "must be 0 or at least shape.cols", shape->cols, t->ld);
+    TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "does not go with row_sizes", 0, t->group_stride);
+    TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
+                      ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
-    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
-                      "must be a tegroup_space", TEGROUP_SPACE_DEVICE, t->pointers_space);
+    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
+                      t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
     return TEGROUP_OK;
 }
 
 /* Rules of one tensor's memory, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand, tegroup_check_level level,
-                                                       int on_host, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                       tegroup_check_level level, int on_host, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
     if (shape->groups == 0) return TEGROUP_OK;
     if (tegroup_impl_ragged(shape)) {
-        TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT), "must not be NULL: prepare first", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
+        TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must not be NULL: prepare first", 1, 0);
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
+                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
+                          (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
         if (on_host) { /* a snapshot in device memory is checked by the kernels that read it */
             const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
             TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
@@ -123,25 +147,29 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                               "must be of as many groups", shape->groups, header->groups);
             TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
-            TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+            TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY,
+                              TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be of a shape with col_sizes or elements just when this one has them",
                               tegroup_impl_irregular(shape), header->irregular);
             if (header->irregular) {
                 TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-                TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared for at most shape.elements elements", shape->elements, header->capacity_elements);
-                TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared with this ld",
-                                  t->ld, header->ld);
+                                  "must be prepared for at most shape.cols columns", shape->cols,
+                                  header->capacity_cols);
+                TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY,
+                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
+                                  shape->elements, header->capacity_elements);
+                TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                                  "must be prepared with this ld", t->ld, header->ld);
             }
         }
     }
     if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers", TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA), "must be aligned to its element",
-                          element, (uintptr_t)t->data % element);
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                          "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
@@ -150,19 +178,23 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
     if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST)
         for (g = 0; g < shape->groups; g++) {
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must hold no NULL; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold no NULL; got the group's index", -1, g);
+            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
+                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
+                              (uintptr_t)t->pointers[g] % element);
         }
     return TEGROUP_OK;
 }
 
 /* An output against one other buffer. Lists are compared entry by entry at the deep level, and not with other lists. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y, tegroup_check_level level) {
+static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
+                                               tegroup_check_level level) {
     int64_t x_bytes = tegroup_impl_extent_bytes(x), y_bytes = tegroup_impl_extent_bytes(y);
     int32_t g;
     if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y)) return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
+    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y))
+        return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
     if (level != TEGROUP_CHECK_DEEP || (tegroup_impl_listed(x) && tegroup_impl_listed(y))) return 0;
     if (tegroup_impl_listed(y)) return tegroup_impl_tensors_overlap(y, x, level);
     if (x->pointers_space != TEGROUP_SPACE_HOST || !x->pointers) return 0;
@@ -176,7 +208,8 @@ static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
-    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols), tegroup_impl_bits(m->dtype) / 8);
+    return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
+                            tegroup_impl_bits(m->dtype) / 8);
 }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
@@ -184,64 +217,83 @@ static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row
 }
 
 /* Field paths of a matrix called `name`, as one literal each. */
-#define TEGROUP_IMPL_MATRIX_PATHS(name) {name ".data", name ".rows", name ".cols", name ".ld", name ".dtype"}
+#define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
+    { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-#define TEGROUP_IMPL_FLOATS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
+#define TEGROUP_IMPL_FLOATS                                                                                            \
+    (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
 
 /* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
-static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5], int64_t rows, int64_t cols,
-                                                       uint32_t dtypes, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
+                                                       int64_t rows, int64_t cols, uint32_t dtypes,
+                                                       tegroup_error *error) {
     size_t element;
     TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
-    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, m->dtype);
-    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes, m->dtype);
-    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1], "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
-    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2], "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
-    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows, m->rows);
-    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols, m->cols);
-    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols, m->ld);
-    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1], "times ld must be addressable",
-                      tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
+    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
+                      TEGROUP_DTYPE_COUNT - 1, m->dtype);
+    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
+                      m->dtype);
+    TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
+    TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, m->cols);
+    TEGROUP_IMPL_RULE(rows < 0 || m->rows == rows, ERROR_SHAPE, paths[1], "must match the other operands", rows,
+                      m->rows);
+    TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
+                      m->cols);
+    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3],
+                      "must be 0 or at least cols", m->cols, m->ld);
+    TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
+                      "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
     if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
     element = (size_t)tegroup_impl_bits(m->dtype) / 8;
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0], "must be aligned to its element", element,
-                      (uintptr_t)m->data % element);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
+                      "must be aligned to its element", element, (uintptr_t)m->data % element);
     return TEGROUP_OK;
 }
 
 /* An output matrix must not share memory with any of the others. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field, const tegroup_matrix *const *others,
-                                                      int32_t count, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
+                                                      const tegroup_matrix *const *others, int32_t count,
+                                                      tegroup_error *error) {
     int32_t i;
     for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data, tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1, i);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1,
+                          i);
     return TEGROUP_OK;
 }
 
 /* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct", expected, struct_size);
+static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
+                                                     tegroup_error *error) {
+    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
+                      expected, struct_size);
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space", TEGROUP_SPACE_DEVICE, space);
+    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space",
+                      TEGROUP_SPACE_DEVICE, space);
     return TEGROUP_OK;
 }
 
 /* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
-static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
+                                                         tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field, "must be 256-byte aligned", TEGROUP_ALIGNMENT,
-                      (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field, "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
+                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
+    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
+                      "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
     return TEGROUP_OK;
 }
 
 /* Only host memory is served by this build. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space", "must be HOST: this build holds no GPU code",
-                      TEGROUP_SPACE_HOST, space);
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+                      "must be HOST: this build holds no GPU code", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
 }

@@ -2,70 +2,96 @@
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
-    static const tegroup_backend order[TEGROUP_BACKEND_COUNT - 1] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
-                                                                     TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU};
+    static const tegroup_backend order[TEGROUP_BACKEND_COUNT - 1] = {
+        TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_LOOP,
+        TEGROUP_BACKEND_CPU};
     return order[i];
 }
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) { return 1u << TEGROUP_BACKEND_CPU; }
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target) {
+static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
+                                             tegroup_backend backend, const tegroup_target *target) {
     int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
-        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
+        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
+               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
     case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha == 2 || p->beta == 2;
     default: return 1;
     }
 }
 
 /* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p, const tegroup_target *target, tegroup_verdict *v) {
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p,
+                                         const tegroup_target *target, tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int device = p->space == TEGROUP_SPACE_DEVICE, per_group = p->alpha == 2 || p->beta == 2;
-#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)      \
-    do {                                                             \
-        if (!(holds)) {                                              \
-            v->status = TEGROUP_##code;                              \
-            v->field = (name);                                       \
-            v->rule = (words);                                       \
-            v->expected = (int64_t)(want);                           \
-            v->got = (int64_t)(came);                                \
-            return met;                                              \
-        }                                                            \
-        met++;                                                       \
+#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
+    do {                                                                                                               \
+        if (!(holds)) {                                                                                                \
+            v->status = TEGROUP_##code;                                                                                \
+            v->field = (name);                                                                                         \
+            v->rule = (words);                                                                                         \
+            v->expected = (int64_t)(want);                                                                             \
+            v->got = (int64_t)(came);                                                                                  \
+            return met;                                                                                                \
+        }                                                                                                              \
+        met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend: this build does not", 1, 0);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space", "must be where this backend's operands live",
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
+                      "must hold this backend: this build does not", 1, 0);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
+                      "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm", "must be at least this", rule->sm_min, target->sm);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm", "must be at most this", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype", "must be one of the types in the bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling", "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling", "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype", "must be one of the types in the bit set", rule->result_dtypes, p->d);
-    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version", "must be at least this", rule->cublaslt_min, target->cublaslt_version);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute", "must be F32", TEGROUP_COMPUTE_F32, p->compute);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED, "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED, "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding", "and other columns must not differ between groups", 0, 1);
-    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space", "and the others must be unset", 0, p->lists);
-    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED, "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
-    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride", "and beta's must be 0", 0, 1);
-    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias", "must be absent", 0, p->bias);
-    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
+                      "must be at least this", rule->sm_min, target->sm);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
+                      "must be at most this", rule->sm_max, target->sm);
+    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
+                      "must be one of the types in the bit set", rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
+                      "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
+                      "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
+    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
+                      "must be one of the types in the bit set", rule->result_dtypes, p->d);
+    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
+                      "must be at least this", rule->cublaslt_min, target->cublaslt_version);
+    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
+                      "must be F32", TEGROUP_COMPUTE_F32, p->compute);
+    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
+                      "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
+    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
+                      "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
+                      "and other columns must not differ between groups", 0, 1);
+    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space",
+                      "and the others must be unset", 0, p->lists);
+    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
+                      "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
+                      "and beta's must be 0", 0, 1);
+    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
+                      "must be absent", 0, p->bias);
+    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
+                      TEGROUP_TAIL_KEEP, p->tail);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
-        TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
-        TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
-        TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
-        TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld", "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
+        TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
+        TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
+        TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
+        TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
+                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
@@ -73,10 +99,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 }
 
 /* What a backend that could run the problem would need. The one layout of a GEMM workspace. */
-static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p, tegroup_backend backend,
-                                            const tegroup_target *target, int32_t threads, tegroup_layout *layout) {
-    int64_t cublas = !desc->cublas_workspace_bytes ? INT64_C(32) << 20
-                   : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)desc->cublas_workspace_bytes;
+static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                            tegroup_backend backend, const tegroup_target *target, int32_t threads,
+                                            tegroup_layout *layout) {
+    int64_t cublas = !desc->cublas_workspace_bytes                        ? INT64_C(32) << 20
+                     : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
+                                                                          : (int64_t)desc->cublas_workspace_bytes;
     int32_t i, count, separate = 0;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_impl_layout_begin(layout);
@@ -84,25 +112,29 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     case TEGROUP_BACKEND_CUBLASLT_GROUPED:
         tegroup_impl_setup_layout(p->groups, layout);
         for (i = 0; i < count; i++)
-            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
-                     && !(desc->ignore_quirks >> i & 1u);
+            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
+                        && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
+                        && !(desc->ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
         break;
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream", tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
+        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
+                                tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
         break;
     case TEGROUP_BACKEND_CPU:
-        tegroup_impl_layout_add(layout, "panels of each thread", tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
+        tegroup_impl_layout_add(layout, "panels of each thread",
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
         break;
     default: break;
     }
 }
 
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p, tegroup_backend backend,
-                                        const tegroup_target *target, int32_t threads, tegroup_verdict *verdict) {
+static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                        tegroup_backend backend, const tegroup_target *target, int32_t threads,
+                                        tegroup_verdict *verdict) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -124,7 +156,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     if (verdict->status != TEGROUP_OK) return;
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u) && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
@@ -146,14 +179,17 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target,
+                                                 tegroup_error *error) {
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size", "must be the size of the struct",
-                          sizeof *given, given->struct_size);
+        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
+                          "must be the size of the struct", sizeof *given, given->struct_size);
         TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0, given->cublaslt_version);
-        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative",
+                          0, given->cublaslt_version);
+        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
+                          given->threads);
         *target = *given;
     }
     if (!target->built) target->built = tegroup_impl_built();
@@ -176,8 +212,10 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, tegroup_impl_plan_threads(desc, &resolved), v);
-        v->chosen = !chosen && v->status == TEGROUP_OK && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved,
+                             tegroup_impl_plan_threads(desc, &resolved), v);
+        v->chosen = !chosen && v->status == TEGROUP_OK
+                    && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
         chosen |= v->chosen;
     }
     return TEGROUP_OK;
@@ -189,16 +227,23 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     uint64_t hash = UINT64_C(14695981039346656037);
     size_t i;
     const unsigned char *bytes = (const unsigned char *)parts;
-    parts[0] = backend; parts[1] = p->op; parts[2] = p->compute;
+    parts[0] = backend;
+    parts[1] = p->op;
+    parts[2] = p->compute;
     parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
     parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
-    parts[5] = p->a; parts[6] = p->b; parts[7] = p->d; parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = p->split_k; parts[10] = sm;
+    parts[5] = p->a;
+    parts[6] = p->b;
+    parts[7] = p->d;
+    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
+    parts[9] = p->split_k;
+    parts[10] = sm;
     for (i = 0; i < sizeof parts; i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
     return hash;
 }
 
-TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                             tegroup_plan *plan, tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     const tegroup_verdict *chosen = NULL, *refused = NULL;
     tegroup_problem problem;
@@ -209,12 +254,15 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_TRY(tegroup_explain(desc, target, verdicts, error));
     TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-        int asked = desc->backend == TEGROUP_BACKEND_AUTO ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                                                          : verdicts[i].backend == desc->backend;
+        int asked = desc->backend == TEGROUP_BACKEND_AUTO
+                        ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
+                        : verdicts[i].backend == desc->backend;
         if (verdicts[i].chosen) chosen = &verdicts[i];
         if (asked && !refused) refused = &verdicts[i];
     }
-    if (!chosen) return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+    if (!chosen)
+        return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected,
+                                 refused->got);
 
     memset(plan, 0, sizeof *plan);
     plan->struct_size = sizeof *plan;
@@ -228,7 +276,8 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     plan->threads = tegroup_impl_plan_threads(desc, &resolved);
     plan->sm_limit = desc->sm_limit;
     plan->numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, plan->sm);
-    if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
+    if (chosen->backend == TEGROUP_BACKEND_CPU)
+        tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, plan->threads, &plan->workspace);
     return TEGROUP_OK;
 }

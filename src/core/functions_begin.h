@@ -11,3 +11,4 @@
 #else
 #define TEGROUP_API extern
 #endif
+#define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */

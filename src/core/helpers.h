@@ -22,25 +22,29 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
 }
 
 /* One rule a line: TEGROUP_IMPL_RULE(what must hold, status, field, rule in words, expected, got). */
-#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                          \
-    do {                                                                                                      \
-        if (!(holds))                                                                                         \
-            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got)); \
+#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+    do {                                                                                                               \
+        if (!(holds))                                                                                                  \
+            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
     } while (0)
-#define TEGROUP_IMPL_TRY(call)                               \
-    do {                                                     \
-        tegroup_status tegroup_impl_status = (call);         \
-        if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status; \
+#define TEGROUP_IMPL_TRY(call)                                                                                         \
+    do {                                                                                                               \
+        tegroup_status tegroup_impl_status = (call);                                                                   \
+        if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status;                                             \
     } while (0)
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_min(int64_t a, int64_t b) { return a < b ? a : b; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? a : b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
 TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) { return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
+    return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+}
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
     return tegroup_impl_mul(tegroup_impl_add(a, alignment - 1) / alignment, alignment);
 }

@@ -4,9 +4,10 @@ static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(la
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */
 static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
-    int64_t end = tegroup_impl_align(tegroup_impl_add((int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX
-                                                                                                        : layout->total_bytes), bytes),
-                                     TEGROUP_ALIGNMENT);
+    int64_t end = tegroup_impl_align(
+        tegroup_impl_add(
+            (int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX : layout->total_bytes), bytes),
+        TEGROUP_ALIGNMENT);
     tegroup_layout_item *item = &layout->items[layout->count++];
     item->name = name;
     item->offset_bytes = layout->total_bytes;
@@ -14,26 +15,34 @@ static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *n
     layout->total_bytes = end > tegroup_impl_max_bytes() || layout->total_bytes == SIZE_MAX ? SIZE_MAX : (size_t)end;
 }
 
-static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) { return layout->total_bytes == SIZE_MAX; }
+static inline int tegroup_impl_layout_overflowed(const tegroup_layout *layout) {
+    return layout->total_bytes == SIZE_MAX;
+}
 
 /* The address of an item: the only way in which a workspace is carved. */
 static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t item, void *base) {
     return (char *)base + layout->items[item].offset_bytes;
 }
 
-static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field, const char *bytes_field,
-                                                          const void *memory, size_t bytes, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field,
+                                                          const char *bytes_field, const void *memory, size_t bytes,
+                                                          tegroup_error *error) {
     TEGROUP_IMPL_RULE(layout->total_bytes == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field, "must be 256-byte aligned",
-                      TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field, "must be at least the layout's total_bytes",
-                      layout->total_bytes, bytes);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
+                      "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
+    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field,
+                      "must be at least the layout's total_bytes", layout->total_bytes, bytes);
     return TEGROUP_OK;
 }
 
 enum { /* items of a snapshot */
-    TEGROUP_IMPL_SNAPSHOT_HEADER, TEGROUP_IMPL_SNAPSHOT_START, TEGROUP_IMPL_SNAPSHOT_ROWS, TEGROUP_IMPL_SNAPSHOT_PREFIX,
-    TEGROUP_IMPL_SNAPSHOT_ORDER, TEGROUP_IMPL_SNAPSHOT_COLS, TEGROUP_IMPL_SNAPSHOT_OFFSET
+       TEGROUP_IMPL_SNAPSHOT_HEADER,
+       TEGROUP_IMPL_SNAPSHOT_START,
+       TEGROUP_IMPL_SNAPSHOT_ROWS,
+       TEGROUP_IMPL_SNAPSHOT_PREFIX,
+       TEGROUP_IMPL_SNAPSHOT_ORDER,
+       TEGROUP_IMPL_SNAPSHOT_COLS,
+       TEGROUP_IMPL_SNAPSHOT_OFFSET
 };
 
 /* order[] is padded to a power of two, because the network that sorts it needs one. */
@@ -61,7 +70,8 @@ static inline int tegroup_impl_irregular(const tegroup_shape *shape) {
     return shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0;
 }
 
-TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout,
+                                                   tegroup_error *error) {
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -83,7 +93,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     view.rows = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ROWS].offset_bytes);
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
         view.prefix[i] = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_PREFIX].offset_bytes)
-                       + (int64_t)i * (view.header->groups + 1);
+                         + (int64_t)i * (view.header->groups + 1);
     view.order = (const int32_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ORDER].offset_bytes);
     if (view.header->irregular) {
         view.cols = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_COLS].offset_bytes);
@@ -93,10 +103,24 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
 }
 
 static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {
-    static const char *const names[TEGROUP_SETUP_COUNT] = {
-        "A pointers", "B pointers", "C pointers", "D pointers", "alpha pointers", "beta pointers", "A scale pointers", "B scale pointers",
-        "A rows", "A columns", "A leading dimensions", "B rows", "B columns", "B leading dimensions", "C leading dimensions",
-        "D rows", "D columns", "D leading dimensions"};
+    static const char *const names[TEGROUP_SETUP_COUNT] = {"A pointers",
+                                                           "B pointers",
+                                                           "C pointers",
+                                                           "D pointers",
+                                                           "alpha pointers",
+                                                           "beta pointers",
+                                                           "A scale pointers",
+                                                           "B scale pointers",
+                                                           "A rows",
+                                                           "A columns",
+                                                           "A leading dimensions",
+                                                           "B rows",
+                                                           "B columns",
+                                                           "B leading dimensions",
+                                                           "C leading dimensions",
+                                                           "D rows",
+                                                           "D columns",
+                                                           "D leading dimensions"};
     int32_t i;
     tegroup_impl_layout_begin(layout);
     for (i = 0; i < TEGROUP_SETUP_COUNT; i++) tegroup_impl_layout_add(layout, names[i], 8 * (int64_t)groups);
@@ -104,8 +128,8 @@ static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *lay
 
 TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups", "must be 0 to TEGROUP_MAX_GROUPS",
-                      TEGROUP_MAX_GROUPS, groups);
+    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
     tegroup_impl_setup_layout(groups, layout);
     return TEGROUP_OK;
 }

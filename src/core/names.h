@@ -3,26 +3,30 @@
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
 TEGROUP_API const char *tegroup_status_name(tegroup_status status) {
-#define TEGROUP_IMPL_CASE(name, value, text) case TEGROUP_##name: return #name;
-    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, text)                                                                           \
+    case TEGROUP_##name: return #name;
+    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_API const char *tegroup_status_string(tegroup_status status) {
-#define TEGROUP_IMPL_CASE(name, value, text) case TEGROUP_##name: return text;
-    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, text)                                                                           \
+    case TEGROUP_##name: return text;
+    switch (status) { TEGROUP_STATUS_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits) case TEGROUP_DTYPE_##name: return #name;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default: return "?"; }
+#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
+    case TEGROUP_DTYPE_##name: return #name;
+    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
 #undef TEGROUP_IMPL_CASE
 }
 
 TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits) case TEGROUP_DTYPE_##name: return bits;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default: return 0; }
+#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
+    case TEGROUP_DTYPE_##name: return bits;
+    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
 #undef TEGROUP_IMPL_CASE
 }
 
@@ -51,8 +55,8 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
 
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status), error->field,
-                    error->rule, (long long)error->expected, (long long)error->got);
+    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status),
+                    error->field, error->rule, (long long)error->expected, (long long)error->got);
 }
 
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size) {
@@ -73,10 +77,11 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     for (i = 0; i <= layout->count; i++) { /* the last line is the total */
         size_t used = (size_t)length < size ? (size_t)length : size;
         char *at = buffer ? buffer + used : buffer;
-        length += i == layout->count
-            ? snprintf(at, size - used, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
-            : snprintf(at, size - used, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
-                       (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
+        length +=
+            i == layout->count
+                ? snprintf(at, size - used, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
+                : snprintf(at, size - used, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
+                           (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
     }
     return length;
 }

@@ -6,9 +6,9 @@
 
 /* What prepare works on: the caller's arrays and the snapshot's. */
 typedef struct tegroup_impl_preparation {
-    int32_t       groups;
-    int32_t       irregular;
-    int64_t       capacity_rows, capacity_cols, capacity_elements, ld;
+    int32_t groups;
+    int32_t irregular;
+    int64_t capacity_rows, capacity_cols, capacity_elements, ld;
     tegroup_sizes rows, cols;
     const int64_t *offsets;
     int64_t *start, *out_rows, *prefix, *out_cols, *out_offset;
@@ -22,9 +22,12 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_scan(const tegroup_impl_preparation
 
 /* Term of group g: its rows with their padding, or its end. At most 2^41, so that 4,096 of them cannot overflow. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_term(const tegroup_impl_preparation *p, int32_t g) {
-    int64_t raw = tegroup_impl_load_int(p->rows.dtype, p->rows.data, p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g + 1 : g);
+    int64_t raw = tegroup_impl_load_int(p->rows.dtype, p->rows.data,
+                                        p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g + 1 : g);
     int64_t value = tegroup_impl_clamp(raw, 0, p->capacity_rows);
-    return p->rows.encoding == TEGROUP_ENCODING_COUNTS && p->rows.alignment > 1 ? tegroup_impl_align(value, p->rows.alignment) : value;
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS && p->rows.alignment > 1
+               ? tegroup_impl_align(value, p->rows.alignment)
+               : value;
 }
 
 /* Carry before group 0. */
@@ -47,7 +50,10 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             p->out_rows[g] = -1;
             return 0;
         }
-        if (rows < 0) { bits |= TEGROUP_SNAPSHOT_NEGATIVE; rows = 0; }
+        if (rows < 0) {
+            bits |= TEGROUP_SNAPSHOT_NEGATIVE;
+            rows = 0;
+        }
         if (start < 0) { /* only a caller's start can be */
             bits |= TEGROUP_SNAPSHOT_START;
             start = 0;
@@ -68,7 +74,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
             before = g ? tegroup_impl_load_int(sizes->dtype, sizes->data, (int64_t)g - 1) : 0;
             if (sizes->alignment > 1) start = tegroup_impl_align(start, sizes->alignment);
         }
-        if (end < before || (end < start && end != before)) bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
+        if (end < before || (end < start && end != before))
+            bits |= TEGROUP_SNAPSHOT_NEGATIVE; /* an end within the padding is no end */
         if (end > capacity) bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = tegroup_impl_max(0, tegroup_impl_clamp(end, 0, capacity) - start);
     }
@@ -119,14 +126,19 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparat
 }
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
-typedef enum tegroup_impl_sort_key { TEGROUP_IMPL_SORT_BY_START, TEGROUP_IMPL_SORT_BY_OFFSET, TEGROUP_IMPL_SORT_BY_SIZE } tegroup_impl_sort_key;
+typedef enum tegroup_impl_sort_key {
+    TEGROUP_IMPL_SORT_BY_START,
+    TEGROUP_IMPL_SORT_BY_OFFSET,
+    TEGROUP_IMPL_SORT_BY_SIZE
+} tegroup_impl_sort_key;
 
 /* Does the group own any row, or any element? */
 TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
     return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
 }
 
-TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                int32_t g) {
     if (g >= p->groups) return INT64_MAX;
     if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
     if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
@@ -134,7 +146,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *
 }
 
 /* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
-TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i, int32_t run, int32_t distance) {
+TEGROUP_IMPL_HD void tegroup_impl_sort_compare(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t i,
+                                               int32_t run, int32_t distance) {
     int32_t partner = i ^ distance, a, b;
     int64_t x, y;
     if (partner < i) return;
@@ -159,7 +172,8 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
 /* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
  * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
  * treated in any order. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t owners, int32_t i) {
+TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                      int32_t owners, int32_t i) {
     int32_t g = p->order[i], next;
     int64_t room;
     if (i + 1 >= owners) return -1;
@@ -182,7 +196,8 @@ static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, in
     if (header->bad_group < 0 || g < header->bad_group) header->bad_group = g;
 }
 
-static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, tegroup_snapshot_header *header) {
+static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                tegroup_snapshot_header *header) {
     int32_t owners = 0, g, i;
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
@@ -226,41 +241,48 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
-static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
+                                                      tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"), "must be set",
-                      TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
     TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
                       "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64",
-                      TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, sizes->space);
-    TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"), "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
+                      "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
                       TEGROUP_IMPL_FIELD("data"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
                       (uintptr_t)sizes->data % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->starts, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_FIELD("starts"), "must be aligned to its element", tegroup_impl_bits(sizes->dtype) / 8,
+                      TEGROUP_IMPL_FIELD("starts"), "must be aligned to its element",
+                      tegroup_impl_bits(sizes->dtype) / 8,
                       (uintptr_t)sizes->starts % ((size_t)tegroup_impl_bits(sizes->dtype) / 8));
-    TEGROUP_IMPL_RULE(sizes->alignment >= 0 && sizes->alignment <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("alignment"),
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->alignment);
-    TEGROUP_IMPL_RULE(sizes->stride >= 0 && sizes->stride <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_FIELD("stride"),
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->stride);
-    TEGROUP_IMPL_RULE(!sizes->starts || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("starts"),
-                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(!sizes->stride || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
-                      "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->alignment >= 0 && sizes->alignment <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_FIELD("alignment"), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS,
+                      sizes->alignment);
+    TEGROUP_IMPL_RULE(sizes->stride >= 0 && sizes->stride <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_FIELD("stride"), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, sizes->stride);
+    TEGROUP_IMPL_RULE(!sizes->starts || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("starts"), "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
+    TEGROUP_IMPL_RULE(!sizes->stride || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("stride"), "goes with encoding COUNTS only", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
     TEGROUP_IMPL_RULE(sizes->alignment <= 1 || sizes->encoding != TEGROUP_ENCODING_OFFSETS, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("alignment"), "does not go with encoding OFFSETS", 1, sizes->alignment);
-    TEGROUP_IMPL_RULE(!sizes->starts || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"), "does not go with starts",
-                      0, sizes->stride);
+    TEGROUP_IMPL_RULE(!sizes->starts || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
+                      "does not go with starts", 0, sizes->stride);
     TEGROUP_IMPL_RULE((!sizes->starts && !sizes->stride) || sizes->alignment <= 1, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("alignment"), "does not go with starts or stride", 1, sizes->alignment);
-    TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS, sizes->encoding);
+    TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
+                      TEGROUP_IMPL_FIELD("encoding"), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
+                      sizes->encoding);
     TEGROUP_IMPL_RULE(!is_cols || (!sizes->starts && !sizes->stride && sizes->alignment <= 1), ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("starts"), "and alignment and stride do not apply to columns", 0, 1);
 #undef TEGROUP_IMPL_FIELD
@@ -272,7 +294,8 @@ static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32
     return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
 }
 
-static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
+                                                        tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
@@ -281,41 +304,46 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
-    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows", "must be 0 to TEGROUP_MAX_ROWS",
-                      TEGROUP_MAX_ROWS, shape->rows);
-    TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.cols", "must be 0 to TEGROUP_MAX_COLS",
-                      TEGROUP_MAX_COLS, shape->cols);
+    TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.cols",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, "shape.elements", "must not be negative", 0, shape->elements);
-    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets", 1, 0);
+    TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets",
+                      1, 0);
     TEGROUP_IMPL_RULE(desc->ld == 0 || (desc->ld >= shape->cols && desc->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, "ld",
                       "must be 0 or at least shape.cols", shape->cols, desc->ld);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
-    TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space", "must equal space",
-                      desc->space, shape->row_sizes.space);
+    TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
+                      "must equal space", desc->space, shape->row_sizes.space);
     if (ragged_cols) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->col_sizes, shape->groups, 1, error));
-        TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space", "must equal space",
-                          desc->space, shape->col_sizes.space);
+        TEGROUP_IMPL_RULE(shape->col_sizes.space == desc->space, ERROR_COMBINATION, "shape.col_sizes.space",
+                          "must equal space", desc->space, shape->col_sizes.space);
     }
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot, desc->snapshot_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot,
+                                                  desc->snapshot_bytes, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
-    TEGROUP_IMPL_RULE(!ragged_cols || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
-                                                             tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
+    TEGROUP_IMPL_RULE(!ragged_cols
+                          || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
+                                                    tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets, 8 * (int64_t)shape->groups),
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets,
+                                             8 * (int64_t)shape->groups),
                       ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;

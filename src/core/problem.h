@@ -1,41 +1,57 @@
 /* ---- The problem of a GEMM ---- */
 
 /* Two tensors must agree in how their groups are made. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand, const tegroup_tensor *like,
-                                                     const char *rule_ragged, const char *rule_rows, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      rule_ragged, tegroup_impl_ragged(&like->shape), tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows, like->shape.rows, t->shape.rows);
+static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                     const tegroup_tensor *like, const char *rule_ragged,
+                                                     const char *rule_rows, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), rule_ragged, tegroup_impl_ragged(&like->shape),
+                      tegroup_impl_ragged(&t->shape));
+    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows,
+                      like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field, const char *space_field,
-                                                        const char *stride_field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space", TEGROUP_SPACE_DEVICE, s->space);
+static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
+                                                        const char *space_field, const char *stride_field,
+                                                        tegroup_error *error) {
+    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
+                      TEGROUP_SPACE_DEVICE, s->space);
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64, ERROR_DTYPE,
-                      dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) { return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride; }
+static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) {
+    return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride;
+}
 
 /* Rules about the descriptor's own numbers and enums. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail", TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute", "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend", "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level", "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
-    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1, desc->accumulate);
+    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
+                      TEGROUP_OP_WGRAD, desc->op);
+    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
+                      TEGROUP_TAIL_POISON, desc->tail);
+    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
+                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
+    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
+                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
+    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
+                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
     TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
-    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0, desc->expected_rows);
-    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0, desc->expected_rows_max);
+    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0,
+                      desc->expected_rows);
+    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
+                      desc->expected_rows_max);
     TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
-    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0, desc->stream_count);
+    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
+                      desc->stream_count);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
     return TEGROUP_OK;
@@ -45,24 +61,34 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
 static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups", a->shape.groups, b->shape.groups);
-    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups", a->shape.groups, d->shape.groups);
+    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups",
+                      a->shape.groups, b->shape.groups);
+    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups",
+                      a->shape.groups, d->shape.groups);
     if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is", "must equal a.shape.rows", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is",
+                                                 "must equal a.shape.rows", error));
         if (!tegroup_impl_ragged(&d->shape))
-            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols", a->shape.cols, d->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols", b->shape.cols, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols",
+                              a->shape.cols, d->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+                          b->shape.cols, d->shape.cols);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is", "must equal a.shape.rows", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is",
+                                             "must equal a.shape.rows", error));
     if (desc->op == TEGROUP_OP_FORWARD) {
-        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols", a->shape.cols, b->shape.cols);
+        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols",
+                          a->shape.cols, b->shape.cols);
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows", b->shape.rows, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows",
+                              b->shape.rows, d->shape.cols);
     } else {
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols", a->shape.cols, b->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols", b->shape.cols, d->shape.cols);
+            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols",
+                              a->shape.cols, b->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+                          b->shape.cols, d->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -71,16 +97,23 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype", "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
+                      "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
+    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
+                      TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64",
+                      TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype, desc->c.dtype);
+        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype,
+                          desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype", "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype", "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype",
+                          "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
+                          "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32 || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     return TEGROUP_OK;
 }
@@ -90,25 +123,39 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is", "must equal d.shape.rows", error));
-        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups", "must equal d.shape.groups", d->shape.groups, c->shape.groups);
-        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols", d->shape.cols, c->shape.cols);
-        TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate", "does not go with c: it makes d its own c", 0, 1);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
+                                                 "must equal d.shape.rows", error));
+        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
+                          "must equal d.shape.groups", d->shape.groups, c->shape.groups);
+        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",
+                          d->shape.cols, c->shape.cols);
+        TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
+                          "does not go with c: it makes d its own c", 0, 1);
     }
-    TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate", "does not go with beta: it is 1", 0, 1);
+    TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
+                      "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail", "does not go with op WGRAD: its d has no tail", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail", "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail", "other than KEEP does not go with d.pointers", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION, "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail",
+                      "does not go with op WGRAD: its d has no tail", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail",
+                      "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail",
+                      "other than KEEP does not go with d.pointers", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
+                      "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_listed(&desc->a), ERROR_COMBINATION,
+                      "row_scale_dtype", "does not go with a.pointers: its rows have no common numbering", 0,
+                      desc->row_scale_dtype);
     if (has_bias) {
         int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
         TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, "bias", "does not go with op DGRAD", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding", "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
-        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups", "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding",
+                          "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
+        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups",
+                          "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, "bias.shape.rows", "must be 1", 1, bias->shape.rows);
-        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n, bias->shape.cols);
+        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n,
+                          bias->shape.cols);
     }
     return TEGROUP_OK;
 }
@@ -116,7 +163,11 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
 static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t *space) {
     const tegroup_tensor *tensors[5];
     int32_t i, lists = 0;
-    tensors[0] = &desc->a; tensors[1] = &desc->b; tensors[2] = &desc->c; tensors[3] = &desc->d; tensors[4] = &desc->bias;
+    tensors[0] = &desc->a;
+    tensors[1] = &desc->b;
+    tensors[2] = &desc->c;
+    tensors[3] = &desc->d;
+    tensors[4] = &desc->bias;
     *space = TEGROUP_SPACE_UNSET;
     for (i = 0; i < 5; i++)
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(tensors[i])) {
@@ -126,7 +177,8 @@ static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t 
     return lists;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
+                                                tegroup_error *error) {
     const tegroup_tensor *ragged;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
@@ -135,8 +187,10 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
-    if (desc->c.dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
+    if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
@@ -164,9 +218,10 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
     problem->ragged = tegroup_impl_ragged(&ragged->shape);
-    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape) || tegroup_impl_irregular(&desc->d.shape)
-                      || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
-                      || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
+    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape)
+                         || tegroup_impl_irregular(&desc->d.shape)
+                         || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
+                         || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
     problem->sizes_space = problem->ragged ? (int32_t)ragged->shape.row_sizes.space : TEGROUP_SPACE_UNSET;
     problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
     problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);

@@ -16,6 +16,9 @@
 #error "tegroup: there is no TEGROUP_STATIC; functions are static unless TEGROUP_EXTERN is defined"
 #endif
 
+/* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
+ * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh. None changes a struct. */
+
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
 struct CUstream_st;

@@ -2,13 +2,14 @@
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
-    char   *base;
+    char *base;
     int64_t first; /* element of base where the group begins */
     int64_t rows, cols, ld;
-    int64_t row0;  /* number of its first row among all rows */
+    int64_t row0; /* number of its first row among all rows */
 } tegroup_impl_block;
 
-static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view, int32_t g) {
+static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                     int32_t g) {
     const tegroup_shape *shape = &t->shape;
     int listed = tegroup_impl_listed(t);
     tegroup_impl_block block;
@@ -32,25 +33,29 @@ typedef struct tegroup_impl_cpu_product {
     int64_t m, n, k;
     tegroup_impl_block a, b, c, d, bias;
     int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
-    double  alpha, beta;
+    double alpha, beta;
     int32_t skip;
 } tegroup_impl_cpu_product;
 
 static inline double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
     if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
-    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data, s->stride ? g : 0);
+    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
+                                 s->stride ? g : 0);
 }
 
 /* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
-static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4], int32_t g) {
+static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc,
+                                                                   const tegroup_snapshot_view views[4], int32_t g) {
     tegroup_impl_cpu_product p;
-    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL}, NULL, NULL, NULL};
+    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL},
+                                                  NULL, NULL, NULL};
     const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
     memset(&p, 0, sizeof p);
     p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
     p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
     p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
-    if (c->dtype != TEGROUP_DTYPE_UNSET) p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
+    if (c->dtype != TEGROUP_DTYPE_UNSET)
+        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, &uniform, g);
     p.alpha = tegroup_impl_scalar(&desc->alpha, g, 1);
     p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, 0);
@@ -60,22 +65,28 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
         p.m = tegroup_impl_min(p.a.rows, p.d.rows);
         p.n = tegroup_impl_min(p.b.rows, p.d.cols);
         p.k = tegroup_impl_min(p.a.cols, p.b.cols);
-        p.a_line = p.a.ld; p.a_k = 1;
-        p.b_line = p.b.ld; p.b_k = 1;
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = p.b.ld;
+        p.b_k = 1;
         break;
     case TEGROUP_OP_DGRAD:
         p.m = tegroup_impl_min(p.a.rows, p.d.rows);
         p.n = tegroup_impl_min(p.b.cols, p.d.cols);
         p.k = tegroup_impl_min(p.a.cols, p.b.rows);
-        p.a_line = p.a.ld; p.a_k = 1;
-        p.b_line = 1; p.b_k = p.b.ld;
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
         break;
     default:
         p.m = tegroup_impl_min(p.a.cols, p.d.rows);
         p.n = tegroup_impl_min(p.b.cols, p.d.cols);
         p.k = tegroup_impl_min(p.a.rows, p.b.rows);
-        p.a_line = 1; p.a_k = p.a.ld;
-        p.b_line = 1; p.b_k = p.b.ld;
+        p.a_line = 1;
+        p.a_k = p.a.ld;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
         break;
     }
     if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
@@ -87,55 +98,69 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
 
 /* @each-real */
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t i0, int64_t j0, REAL *scratch) {
-    REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K, *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
-    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0), n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
+static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t i0, int64_t j0, REAL *scratch) {
+    REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
+         *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
+    int32_t m = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_M, p->m - i0),
+            n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line, p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line, p->b_k, n, k, TEGROUP_IMPL_MICRO_N_FSUF, b);
+        tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_FSUF, b);
         tegroup_impl_cpu_block_FSUF(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
         REAL *x = sums + i * TEGROUP_IMPL_CPU_TILE_N;
         int64_t c = p->c.first + (i0 + i) * p->c.ld + j0, d = p->d.first + (i0 + i) * p->d.ld + j0;
         if (p->k == 0) /* D = beta * C exactly: an empty sum is no term at all */
-            for (j = 0; j < n; j++) x[j] = beta != 0 ? beta * tegroup_impl_load_FSUF(desc->d.dtype, p->c.base, c + j) : 0;
+            for (j = 0; j < n; j++)
+                x[j] = beta != 0 ? beta * tegroup_impl_load_FSUF(desc->d.dtype, p->c.base, c + j) : 0;
         else {
             for (j = 0; j < n; j++) x[j] *= alpha;
             if (beta != 0)
                 for (j = 0; j < n; j++) x[j] += beta * tegroup_impl_load_FSUF(desc->d.dtype, p->c.base, c + j);
         }
         if (has_bias) {
-            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) scale = tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
-            for (j = 0; j < n; j++) x[j] += scale * tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+            if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+                scale = tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + i0 + i);
+            for (j = 0; j < n; j++)
+                x[j] += scale * tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
         tegroup_impl_cpu_store_row_FSUF(desc->d.dtype, p->d.base, d, x, n);
     }
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p, int64_t j0) {
+static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+                                                   int64_t j0) {
     REAL sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
     memset(sums, 0, sizeof sums);
     for (r = 0; r < p->a.rows; r++) {
-        REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r) : 1;
-        for (j = 0; j < n; j++) sums[j] += scale * tegroup_impl_load_FSUF(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+        REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
+                         ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
+                         : 1;
+        for (j = 0; j < n; j++)
+            sums[j] += scale * tegroup_impl_load_FSUF(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
-        for (j = 0; j < n; j++) sums[j] += tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
+        for (j = 0; j < n; j++)
+            sums[j] += tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
     tegroup_impl_cpu_store_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
 }
 /* @end */
 
 /* Rows that follow group g (g = -1: that precede every group) and belong to nobody: [*from, *to). */
-TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, int32_t g, int64_t rows, int64_t *from, int64_t *to) {
+TEGROUP_IMPL_HD void tegroup_impl_gap_after(const tegroup_snapshot_view *view, int32_t g, int64_t rows, int64_t *from,
+                                            int64_t *to) {
     int32_t h;
     *from = *to = 0;
     if (g >= 0 && view->rows[g] <= 0) return;
@@ -153,8 +178,10 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4], int32_t thread) {
-    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace) + thread * tegroup_impl_cpu_panel_bytes(desc->compute);
+static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                const tegroup_snapshot_view views[4], int32_t thread) {
+    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace)
+                    + thread * tegroup_impl_cpu_panel_bytes(desc->compute);
     int is_f64 = desc->compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
@@ -163,9 +190,12 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const 
         tegroup_impl_cpu_product p = tegroup_impl_cpu_product_of(desc, views, g);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
-        int64_t chunks = bias_grad && !p.skip ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N) : 0;
+        int64_t chunks = bias_grad && !p.skip
+                             ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
+                             : 0;
         int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && !bias_grad;
-        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias) tiles = 0; /* D is its own C: nothing to add */
+        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias)
+            tiles = 0; /* D is its own C: nothing to add */
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
@@ -197,7 +227,10 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
     tensors[TEGROUP_IMPL_C] = &desc->c;
     tensors[TEGROUP_IMPL_D] = &desc->d;
     for (i = 0; i < 4; i++)
-        views[i] = tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape) ? tensors[i]->shape.snapshot : NULL);
+        views[i] =
+            tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
+                                      ? tensors[i]->shape.snapshot
+                                      : NULL);
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
     tegroup_impl_cpu_gemm_thread(plan, desc, views, (int32_t)omp_get_thread_num());

@@ -45,7 +45,8 @@
 #endif
 
 static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
-    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K, b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
+    int64_t a = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
+            b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
             sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
@@ -68,20 +69,24 @@ static inline void tegroup_impl_cpu_tile(tegroup_compute compute, int32_t *m, in
 
 /* sums[rows][2 vectors] += a[k][MICRO_M] * b[k][MICRO_N]; rows is a constant after inlining. */
 #if defined(TEGROUP_IMPL_VECTORS)
-typedef REAL tegroup_impl_vector_FSUF __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+typedef REAL tegroup_impl_vector_FSUF
+    __attribute__((vector_size(TEGROUP_IMPL_VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, const REAL *a, const REAL *b, REAL *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, const REAL *a, const REAL *b,
+                                                     REAL *sums) {
     tegroup_impl_vector_FSUF s[TEGROUP_IMPL_MICRO_M][2];
     int64_t kk;
     int32_t r;
     TEGROUP_IMPL_UNROLL
     for (r = 0; r < rows; r++) {
-        const tegroup_impl_vector_FSUF *from = (const tegroup_impl_vector_FSUF *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
+        const tegroup_impl_vector_FSUF *from =
+            (const tegroup_impl_vector_FSUF *)(const void *)(sums + r * TEGROUP_IMPL_CPU_TILE_N);
         s[r][0] = from[0];
         s[r][1] = from[1];
     }
     for (kk = 0; kk < k; kk++) {
-        const tegroup_impl_vector_FSUF *row = (const tegroup_impl_vector_FSUF *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_FSUF);
+        const tegroup_impl_vector_FSUF *row =
+            (const tegroup_impl_vector_FSUF *)(const void *)(b + kk * TEGROUP_IMPL_MICRO_N_FSUF);
         tegroup_impl_vector_FSUF b0 = row[0], b1 = row[1];
         const REAL *column = a + kk * TEGROUP_IMPL_MICRO_M;
         TEGROUP_IMPL_UNROLL
@@ -98,20 +103,23 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, co
     }
 }
 #else
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, const REAL *a, const REAL *b, REAL *sums) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_micro_FSUF(int32_t rows, int64_t k, const REAL *a, const REAL *b,
+                                                     REAL *sums) {
     int64_t kk;
     int32_t r, j;
     for (kk = 0; kk < k; kk++)
         for (r = 0; r < rows; r++)
             for (j = 0; j < TEGROUP_IMPL_MICRO_N_FSUF; j++)
-                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] += a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_FSUF + j];
+                sums[r * TEGROUP_IMPL_CPU_TILE_N + j] +=
+                    a[kk * TEGROUP_IMPL_MICRO_M + r] * b[kk * TEGROUP_IMPL_MICRO_N_FSUF + j];
 }
 #endif
 
 /* Copy `count` lines of k elements into panels of `width` lines, [panel][k][width], the last filled up with zeros. Line i,
  * element kk is at data[i * stride_line + kk * stride_k]. */
-TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
-                                                          int64_t stride_k, int32_t count, int32_t k, int32_t width, REAL *panel) {
+TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, const void *data, int64_t first,
+                                                          int64_t stride_line, int64_t stride_k, int32_t count,
+                                                          int32_t k, int32_t width, REAL *panel) {
     int32_t base, i, kk;
     for (base = 0; base < count; base += width, panel += (int64_t)k * width) {
         int32_t lines = count - base < width ? count - base : width;
@@ -119,28 +127,41 @@ TEGROUP_IMPL_INLINE void tegroup_impl_cpu_pack_typed_FSUF(tegroup_dtype dtype, c
         if (lines < width) memset(panel, 0, (size_t)k * (size_t)width * sizeof(REAL));
         if (stride_line == 1 && lines == width)
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < width; i++) panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
+                for (i = 0; i < width; i++)
+                    panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + kk * stride_k + i);
         else if (stride_k == 1)
             for (i = 0; i < lines; i++)
-                for (kk = 0; kk < k; kk++) panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk);
+                for (kk = 0; kk < k; kk++)
+                    panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk);
         else
             for (kk = 0; kk < k; kk++)
-                for (i = 0; i < lines; i++) panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk * stride_k);
+                for (i = 0; i < lines; i++)
+                    panel[kk * width + i] = tegroup_impl_load_FSUF(dtype, data, at + i * stride_line + kk * stride_k);
     }
 }
 
-static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line, int64_t stride_k,
-                                              int32_t count, int32_t k, int32_t width, REAL *panel) {
+static inline void tegroup_impl_cpu_pack_FSUF(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride_line,
+                                              int64_t stride_k, int32_t count, int32_t k, int32_t width, REAL *panel) {
     switch (dtype) { /* the type is a constant inside each copy */
-    case TEGROUP_DTYPE_F64: tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F32: tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel); break;
-    case TEGROUP_DTYPE_F16: tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel); break;
-    default: tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width, panel); break;
+    case TEGROUP_DTYPE_F64:
+        tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F64, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F32:
+        tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F32, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    case TEGROUP_DTYPE_F16:
+        tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_F16, data, first, stride_line, stride_k, count, k, width, panel);
+        break;
+    default:
+        tegroup_impl_cpu_pack_typed_FSUF(TEGROUP_DTYPE_BF16, data, first, stride_line, stride_k, count, k, width,
+                                         panel);
+        break;
     }
 }
 
 /* sums[m][n] += packed A * packed B. Fewer rows than MICRO_M run a kernel of their own height: few rows cost little. */
-static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int32_t n, int64_t k, const REAL *a, const REAL *b, REAL *sums) {
+static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int32_t n, int64_t k, const REAL *a, const REAL *b,
+                                               REAL *sums) {
     int32_t i, j;
     for (j = 0; j < n; j += TEGROUP_IMPL_MICRO_N_FSUF)
         for (i = 0; i < m; i += TEGROUP_IMPL_MICRO_M) {
@@ -154,13 +175,22 @@ static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int32_t n, int64_t k, 
         }
 }
 
-static inline void tegroup_impl_cpu_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, const REAL *x, int64_t n) {
+static inline void tegroup_impl_cpu_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, const REAL *x,
+                                                   int64_t n) {
     int64_t j;
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F64, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F32: for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F32, data, first + j, x[j]); break;
-    case TEGROUP_DTYPE_F16: for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F16, data, first + j, x[j]); break;
-    default: for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_BF16, data, first + j, x[j]); break;
+    case TEGROUP_DTYPE_F64:
+        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F64, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F32:
+        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F32, data, first + j, x[j]);
+        break;
+    case TEGROUP_DTYPE_F16:
+        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F16, data, first + j, x[j]);
+        break;
+    default:
+        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
+        break;
     }
 }
 /* @end */

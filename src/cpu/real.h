@@ -8,7 +8,9 @@ TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 /* @each-real */
 TEGROUP_IMPL_HD REAL tegroup_impl_sigmoid_FSUF(REAL x) { return (REAL)1 / ((REAL)1 + tegroup_impl_exp_FSUF(-x)); }
 
-TEGROUP_IMPL_HD REAL tegroup_impl_swiglu_FSUF(REAL gate, REAL up) { return gate * tegroup_impl_sigmoid_FSUF(gate) * up; }
+TEGROUP_IMPL_HD REAL tegroup_impl_swiglu_FSUF(REAL gate, REAL up) {
+    return gate * tegroup_impl_sigmoid_FSUF(gate) * up;
+}
 
 /* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
 TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_FSUF(REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {

@@ -2,8 +2,16 @@
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) { uint32_t u; memcpy(&u, &x, sizeof u); return u; }
-TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) { float x; memcpy(&x, &u, sizeof x); return x; }
+TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
 
 TEGROUP_IMPL_HD float tegroup_impl_f32_of_bf16(uint16_t h) { return tegroup_impl_f32_of_bits((uint32_t)h << 16); }
 
@@ -23,15 +31,16 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_of_f16(uint16_t h) {
 }
 
 TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
-    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept, rest, half;
+    uint32_t u = tegroup_impl_bits_of_f32(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu, shift, kept,
+             rest, half;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);  /* 65520 and above round to infinity */
-    if (magnitude >= 0x38800000u) {                                   /* 2^-14 and above: normal           */
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
+    if (magnitude >= 0x38800000u) {                                  /* 2^-14 and above: normal           */
         magnitude -= 0x38000000u;
         return (uint16_t)(sign | ((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
     }
-    if (magnitude <= 0x33000000u) return (uint16_t)sign;              /* 2^-25 and below round to zero     */
-    shift = 126u - (magnitude >> 23);                                 /* in units of 2^-24                 */
+    if (magnitude <= 0x33000000u) return (uint16_t)sign; /* 2^-25 and below round to zero     */
+    shift = 126u - (magnitude >> 23);                    /* in units of 2^-24                 */
     magnitude = (magnitude & 0x7fffffu) | 0x800000u;
     kept = magnitude >> shift;
     rest = magnitude & ((1u << shift) - 1u);
@@ -48,16 +57,20 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
     sign = (uint32_t)(u >> 32) & 0x80000000u;
     magnitude = u & 0x7fffffffffffffffull;
     exponent = (int32_t)(magnitude >> 52) - 1023 + 127; /* as binary32 would store it */
-    if (magnitude >= 0x7ff0000000000000ull) /* infinity, NaN: keep it one */
-        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu) | (magnitude << 12 ? 0x400000u : 0u));
+    if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
+        return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu)
+                                        | (magnitude << 12 ? 0x400000u : 0u));
     if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
     kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
     if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
     u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
-    return tegroup_impl_f32_of_bits(sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
+    return tegroup_impl_f32_of_bits(
+        sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
 }
 
-TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) { return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16; }
+TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
+    return dtype >= TEGROUP_DTYPE_F64 && dtype <= TEGROUP_DTYPE_BF16;
+}
 
 /* One element by type. */
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {

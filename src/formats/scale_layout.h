@@ -5,7 +5,8 @@ TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling sc
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_BIT(F8E4M3) | TEGROUP_IMPL_BIT(F8E5M2))
     static const tegroup_scaling_facts table[TEGROUP_SCALING_COUNT] = {
         /* scaling, name, data types, scale type, block outer, inner, pad outer, inner, outer fastest, swizzled */
-        {TEGROUP_SCALING_NONE, "none", TEGROUP_IMPL_BIT(F64) | TEGROUP_IMPL_BIT(F32) | TEGROUP_IMPL_BIT(F16) | TEGROUP_IMPL_BIT(BF16),
+        {TEGROUP_SCALING_NONE, "none",
+         TEGROUP_IMPL_BIT(F64) | TEGROUP_IMPL_BIT(F32) | TEGROUP_IMPL_BIT(F16) | TEGROUP_IMPL_BIT(BF16),
          TEGROUP_DTYPE_UNSET, 0, 0, 1, 1, 0, 0},
         {TEGROUP_SCALING_TENSOR, "tensor", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 0, 0, 1, 1, 0, 0},
         {TEGROUP_SCALING_ROW, "row", TEGROUP_IMPL_FP8, TEGROUP_DTYPE_F32, 1, 0, 1, 1, 0, 0},
@@ -25,7 +26,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     tegroup_scale_extent result = {0, 0, 0};
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1, scaling);
+    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
+                      scaling);
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
@@ -35,7 +37,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
         result.inner = facts->block_inner ? tegroup_impl_ceil_div(inner, facts->block_inner) : 1;
         result.outer = tegroup_impl_align(result.outer, facts->pad_outer);
         result.inner = tegroup_impl_align(result.inner, facts->pad_inner);
-        bytes = tegroup_impl_mul(tegroup_impl_mul(result.outer, result.inner), tegroup_impl_bits(facts->scale_dtype) / 8);
+        bytes =
+            tegroup_impl_mul(tegroup_impl_mul(result.outer, result.inner), tegroup_impl_bits(facts->scale_dtype) / 8);
         TEGROUP_IMPL_RULE(bytes <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, "rows", "times cols must be addressable",
                           tegroup_impl_max_bytes(), bytes);
         result.bytes = bytes;
@@ -44,7 +47,8 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     return TEGROUP_OK;
 }
 
-TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer, int64_t inner) {
+TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_scale_extent *extent, int64_t outer,
+                                        int64_t inner) {
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
     if (facts && facts->swizzled) {
         /* Tiles of 128 outer x 4 inner, 512 scales each; within one, four strips of 32 rows lie side by side. */

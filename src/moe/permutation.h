@@ -1,6 +1,8 @@
 /* ---- Permute and combine ---- */
 
-static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) { return (int64_t *)(void *)tegroup_impl_matrix_row(m, row); }
+static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
+    return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
+}
 
 /* Weight of a slot, 1 when there are none. */
 TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, int64_t slot) {
@@ -10,22 +12,26 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
 }
 
 /* Maps from slots to rows must stay inside the buffer that they address. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
+                                                    tegroup_error *error) {
     int64_t i, j;
     for (i = 0; i < map->rows; i++)
         for (j = 0; j < map->cols; j++)
-            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY, field,
-                              "must hold -1 or an index within the other operand", limit - 1, tegroup_impl_i64(map, i)[j]);
+            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
+                              field, "must hold -1 or an index within the other operand", limit - 1,
+                              tegroup_impl_i64(map, i)[j]);
     return TEGROUP_OK;
 }
 
 /* @each-real */
 /* to[j] = weight * from[j] */
-static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out, int64_t to, REAL weight) {
+static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
+                                               int64_t to, REAL weight) {
     const void *x = tegroup_impl_matrix_row(in, from);
     void *y = tegroup_impl_matrix_row(out, to);
     int64_t j;
-    for (j = 0; j < out->cols; j++) tegroup_impl_store_FSUF(out->dtype, y, j, weight * tegroup_impl_load_FSUF(in->dtype, x, j));
+    for (j = 0; j < out->cols; j++)
+        tegroup_impl_store_FSUF(out->dtype, y, j, weight * tegroup_impl_load_FSUF(in->dtype, x, j));
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
@@ -38,7 +44,8 @@ static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *des
         for (slot = 0; slot < k; slot++)
             if (rows[slot] >= 0)
                 sum += (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                     * tegroup_impl_load_FSUF(desc->permuted.dtype, tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
+                       * tegroup_impl_load_FSUF(desc->permuted.dtype,
+                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
         tegroup_impl_store_FSUF(desc->tokens.dtype, y, j, sum);
     }
 }
@@ -47,14 +54,17 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
     const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
     REAL sum = 0;
     int64_t j;
-    for (j = 0; j < a->cols; j++) sum += tegroup_impl_load_FSUF(a->dtype, x, j) * tegroup_impl_load_FSUF(b->dtype, y, j);
+    for (j = 0; j < a->cols; j++)
+        sum += tegroup_impl_load_FSUF(a->dtype, x, j) * tegroup_impl_load_FSUF(b->dtype, y, j);
     return sum;
 }
 /* @end */
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"), *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                      *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
     const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t tokens, k, t, j, row, *slots;
@@ -62,22 +72,26 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups", "must be 0 to TEGROUP_MAX_GROUPS",
-                      TEGROUP_MAX_GROUPS, desc->shape.groups);
+    TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
+                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
+                                               1u << TEGROUP_DTYPE_I64, error));
     others[0] = &desc->indices;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], others, 1, error));
     others[1] = &desc->row_of_slot;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], others, 2, error));
-    TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot", "must not be NULL: prepare first", 1, 0);
+    TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
+                      "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
-    TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot", "must be of as many groups", desc->shape.groups, view.header->groups);
+    TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
+                      "must be of as many groups", desc->shape.groups, view.header->groups);
 
     /* Until a group is full, its last entry of slot_of_row counts the rows taken, as -2 - taken: no scratch is needed. */
     slots = (int64_t *)desc->slot_of_row.data;
@@ -100,13 +114,17 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
             tegroup_impl_i64(&desc->row_of_slot, t)[j] = to;
         }
     for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
-        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0) slots[view.start[g] + view.rows[g] - 1] = -1;
+        if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
+            slots[view.start[g] + view.rows[g] - 1] = -1;
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"), *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
     const tegroup_matrix *others[3];
     const int64_t *slots;
     int64_t row;
@@ -116,40 +134,50 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     others[0] = &desc->tokens;
     others[1] = &desc->slot_of_row;
     others[2] = &desc->weights;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], others, 3, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0], tegroup_impl_mul(desc->tokens.rows, desc->k), error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
+                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < desc->permuted.rows; row++) {
         double weight;
         if (slots[row] < 0) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
-        if (desc->tokens.dtype == TEGROUP_DTYPE_F64) tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
+        if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
+            tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
         else tegroup_impl_scale_row_f32(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, (float)weight);
     }
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"), *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
+TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
     const tegroup_matrix *others[3];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows, desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
+                                                   desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     others[0] = &desc->permuted;
     others[1] = &desc->row_of_slot;
     others[2] = &desc->weights;
@@ -164,10 +192,14 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"), *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
-                      *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"), *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
-                      *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"), *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
+TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
+                             *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
+                             *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
     const tegroup_matrix *others[5];
     int64_t k, t, j;
     int wants_weights;
@@ -176,14 +208,19 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
+                                               1u << TEGROUP_DTYPE_I64, error));
     k = desc->row_of_slot.cols;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
+                                               TEGROUP_IMPL_FLOATS, error));
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows, desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
+                                                   desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
+                                                   TEGROUP_IMPL_REALS, error));
     }
     others[0] = &desc->grad_tokens;
     others[1] = &desc->permuted;
@@ -200,12 +237,16 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
             int is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (row >= 0 && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
-            if (row >= 0 && !is_f64) tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
+            if (row >= 0 && is_f64)
+                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (row >= 0 && !is_f64)
+                tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;
             if (row >= 0 && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
-            if (row >= 0 && !is_f64) grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
-            tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j, grad_weight);
+            if (row >= 0 && !is_f64)
+                grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
+            tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j,
+                                   grad_weight);
         }
     return TEGROUP_OK;
 }

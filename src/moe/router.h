@@ -21,12 +21,14 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_FSUF(probabilities[e], e, probabilities[best], best))) best = e;
+            if (i == j && (best < 0 || tegroup_impl_better_FSUF(probabilities[e], e, probabilities[best], best)))
+                best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
     }
-    for (j = 0; j < desc->k; j++) weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
+    for (j = 0; j < desc->k; j++)
+        weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
@@ -40,22 +42,26 @@ static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backwa
     REAL per_count = 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
     if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (REAL)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts / (tokens * tokens * desc->k));
+        per_count = (REAL)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
         for (e = 0; e < desc->experts; e++) {
             REAL grad = balanced ? per_count * (REAL)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
-                if (indices[j] == e) grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                if (indices[j] == e)
+                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_FSUF(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
 }
 /* @end */
 
-static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize, double coefficient, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts", "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
+static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, int32_t k, int32_t normalize,
+                                                             double coefficient, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
+                      "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
     TEGROUP_IMPL_RULE(k >= 1 && k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
@@ -63,25 +69,33 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"), *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
-                      *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"), *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                      *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
+                             *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
+                             *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
     const tegroup_matrix *others[4];
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
     tokens = desc->logits.rows;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss", "must be aligned to its element", 8,
-                      (uintptr_t)desc->balance_loss % sizeof(double));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
+                                               TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->weights, weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
+                      "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
     others[0] = &desc->logits;
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], others, 1, error));
     others[1] = &desc->probabilities;
@@ -100,12 +114,15 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     count = (int64_t *)desc->counts.data;
     for (e = 0; e < desc->experts; e++) count[e] = 0;
     for (t = 0; t < tokens; t++)
-        for (j = 0; j < desc->k; j++) count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
+        for (j = 0; j < desc->k; j++)
+            count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
     if (desc->balance_loss) { /* experts * sum of share * mean probability, summed by expert, then by token */
         double loss = 0;
         for (e = 0; e < desc->experts && tokens > 0; e++) {
             double mean = 0;
-            for (t = 0; t < tokens; t++) mean += tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
+            for (t = 0; t < tokens; t++)
+                mean += tegroup_impl_load_f64(desc->probabilities.dtype,
+                                              tegroup_impl_matrix_row(&desc->probabilities, t), e);
             loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
         }
         *desc->balance_loss = desc->balance_coefficient * desc->experts * loss;
@@ -113,23 +130,33 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream, tegroup_error *error) {
-    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"), *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                      *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"), *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
-                      *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
+TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
+                                                   tegroup_error *error) {
+    static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
+                             *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
+                             *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
+                             *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
     const tegroup_matrix *others[4];
     int64_t tokens, t;
     int32_t j;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->probabilities, probabilities, -1, desc->experts, TEGROUP_IMPL_REALS, error));
     tokens = desc->probabilities.rows;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
-    if (desc->balance_coefficient != 0) TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k, 1u << desc->probabilities.dtype, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->indices, indices, tokens, desc->k, 1u << TEGROUP_DTYPE_I32, error));
+    if (desc->balance_coefficient != 0)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, tokens, desc->k,
+                                               1u << desc->probabilities.dtype, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
     others[0] = &desc->probabilities;
     others[1] = &desc->indices;
     others[2] = &desc->counts;
@@ -139,7 +166,8 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts", desc->experts - 1, e);
+            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts",
+                              desc->experts - 1, e);
         }
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {

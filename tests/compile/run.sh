@@ -98,6 +98,8 @@ program 'exported, C++'              "$cxx $both"   "$cxx $extern" "$cxx" g++
 program 'exported by C, used by C++' "$c $both"     "$cxx $extern" "$cxx" g++
 program 'exported by C++, used by C' "$cxx $both"   "$c $extern"   "$c"   g++
 program 'exported beside static'     "$c $both"     "$c $static"   "$c"   gcc
+if works gcc -m32; then program 'static twice, 32 bits' "$c -m32 $static" "$c -m32 $static" "$c -m32" 'gcc -m32'
+else skip 'linked, static twice, 32 bits' 'no 32-bit headers and libraries (gcc-multilib)'; fi
 if works clang; then program 'exported by gcc, used by clang' "$c $both" "clang -x c -std=c99 $extern" "clang -x c -std=c99" clang
 else skip 'linked, exported by gcc, used by clang' 'no clang here'; fi
 
@@ -126,6 +128,7 @@ if command -v "$nvcc" > /dev/null; then
     cuda="$nvcc -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -I$root"
     cell 'nvcc types'    '' "$cuda -c $unit -o unit.o"
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
+    cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"
     cell 'nvcc exported, used by C' '' "$cuda $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
     cell 'nvcc static twice' '' "$cuda $static -DUNIT=first -c $unit -o 1.o && $cuda $static -DUNIT=second -c $unit -o 2.o &&

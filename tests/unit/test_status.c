@@ -435,6 +435,7 @@ UTEST(status, gemm_dtypes) {
     BAD(problem, f->d.dtype = TEGROUP_DTYPE_F64, DTYPE, "d.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F64, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F8E4M3);
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_COUNT, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_COUNT);
 }
@@ -523,6 +524,22 @@ UTEST(status, unsupported) {
         w.dgrad.a.shape.row_sizes.space = w.dgrad.d.shape.row_sizes.space = TEGROUP_SPACE_HOST, OVERFLOW, "cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
 }
 
+/* A product in FP8 with lists of pointers, planned for a GPU that is not here. */
+static tegroup_gemm_desc *fp8(void) {
+    tegroup_gemm_desc *x = device(TEGROUP_BACKEND_PORTABLE, 90, 0);
+    x->a.dtype = x->b.dtype = TEGROUP_DTYPE_F8E4M3;
+    x->a.scaling = x->b.scaling = TEGROUP_SCALING_TENSOR;
+    x->a.pointers_space = TEGROUP_SPACE_DEVICE;
+    return x;
+}
+static void planned_elsewhere(void) {
+    spoil_nothing();
+    if (tegroup_plan_make(fp8(), &w.target, &good.dgrad_plan, &error) != TEGROUP_OK) printf("no FP8 plan: %s %s\n", error.field, error.rule);
+}
+static void planned_here(void) {
+    if (tegroup_plan_make(&good.dgrad, NULL, &good.dgrad_plan, &error) != TEGROUP_OK) printf("no plan: %s %s\n", error.field, error.rule);
+}
+
 /* Every field of the plan, changed in a descriptor that is good by itself. */
 UTEST(status, plan_mismatch) {
     tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
@@ -567,12 +584,13 @@ UTEST(status, plan_mismatch) {
     BAD(check, f->tail = TEGROUP_TAIL_POISON, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_POISON);
 
     /* A plan for a machine that is not here gives sizes, and is not run. */
-    spoil_nothing();
-    device(TEGROUP_BACKEND_PORTABLE, 90, 0);
-    good.dgrad_plan = w.dgrad_plan;
-    ASSERT_TRUE(TEGROUP_OK == tegroup_plan_make(&w.dgrad, &w.target, &good.dgrad_plan, NULL));
-    BAD(dgrad, device(TEGROUP_BACKEND_PORTABLE, 90, 0), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
-    ASSERT_TRUE(TEGROUP_OK == tegroup_plan_make(&good.dgrad, NULL, &good.dgrad_plan, NULL));
+    planned_elsewhere();
+    BAD(dgrad, fp8(), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
+    BAD(dgrad, fp8()->b.dtype = TEGROUP_DTYPE_F8E5M2, PLAN, "b.dtype", TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2);
+    BAD(dgrad, fp8()->a.scaling = TEGROUP_SCALING_ROW, PLAN, "a.scaling", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW);
+    BAD(dgrad, fp8()->b.scaling = TEGROUP_SCALING_ROW, PLAN, "b.scaling", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW);
+    BAD(dgrad, fp8()->a.pointers_space = TEGROUP_SPACE_HOST, PLAN, "a.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    planned_here();
 }
 
 /* The memory of a run: every buffer NULL and misaligned. */
@@ -619,6 +637,14 @@ static tegroup_snapshot_header *snapshot_of(tegroup_tensor *tensor) {
     return (tegroup_snapshot_header *)(void *)w.snapshot_out;
 }
 
+/* wgrad's b with columns that differ, prepared as such. */
+static tegroup_snapshot_header *irregular_b(void) {
+    if (tegroup_prepare(&w.irregular, NULL, &error) != TEGROUP_OK) printf("not prepared: %s %s\n", error.field, error.rule);
+    w.wgrad.b.shape = w.irregular.shape;
+    w.wgrad.b.shape.snapshot = w.snapshot_out;
+    return (tegroup_snapshot_header *)(void *)w.snapshot_out;
+}
+
 UTEST(status, gemm_snapshots) {
 #define SNAPSHOT(call, tensor, field)                                                                                               \
     BAD(call, snapshot_of(&tensor)->magic = 0, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, 0);                                         \
@@ -632,6 +658,13 @@ UTEST(status, gemm_snapshots) {
     SNAPSHOT(dgrad, w.dgrad.d, "d.shape.snapshot");
     SNAPSHOT(wgrad, w.wgrad.a, "a.shape.snapshot");
     SNAPSHOT(wgrad, w.wgrad.b, "b.shape.snapshot");
+    BAD(replanned_wgrad, irregular_b()->capacity_cols++, CAPACITY, "b.shape.snapshot", K, K + 1);
+    BAD(replanned_wgrad, irregular_b()->capacity_elements++, CAPACITY, "b.shape.snapshot", ROWS * K, ROWS * K + 1);
+    BAD(replanned_wgrad, irregular_b()->ld = 9, CAPACITY, "b.shape.snapshot", 0, 9);
+    BAD(replanned_wgrad, irregular_b()->irregular = 0, CAPACITY, "b.shape.snapshot", 1, 0);
+    spoil_nothing();
+    irregular_b();
+    GOOD(replanned_wgrad);
     /* The deep check walks the snapshot: a group that ends past the buffer. */
     BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.d)).rows)[EXPERTS - 1] = ROWS,
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
@@ -698,7 +731,7 @@ UTEST(status, lists) {
     GOOD(replanned_dgrad);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.data = w.weight, COMBINATION, "b.data", 0, 1);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); x->b.pointers = NULL, NULL_ARGUMENT, "b.pointers", 1, 0);
-    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(x->b.pointers, 4), ALIGNMENT, "b.pointers", sizeof(void *), 4);
+    BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(x->b.pointers, 2), ALIGNMENT, "b.pointers", sizeof(void *), 2);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL, NULL_ARGUMENT, "b.pointers", -1, 2);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(lists[0][1], 2), ALIGNMENT, "b.pointers", 4, 2);
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
