@@ -493,6 +493,7 @@ typedef struct tegroup_problem {
     int32_t         lists;         /* bit 0 a, 1 b, 2 c, 3 d, 4 bias: given as pointers                        */
     int32_t         lists_space;   /* tegroup_space of those lists; UNSET = none                               */
     int32_t         alpha, beta;   /* 0 = default, 1 = one for all, 2 = one a group                            */
+    int32_t         alpha_space, beta_space; /* tegroup_space of alpha and beta; UNSET = default               */
     int32_t         accumulate;
     tegroup_tail    tail;
     int32_t         split_k;
@@ -857,7 +858,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
     return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
 }
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
-    return tegroup_impl_mul(tegroup_impl_add(a, alignment - 1) / alignment, alignment);
+    return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;
 }
 
 /* Largest byte count that this machine can address. */
@@ -1406,6 +1407,13 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
+    TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable, even without columns",
+                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
+    TEGROUP_IMPL_RULE(ragged
+                          || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
+                      ERROR_OVERFLOW, TEGROUP_IMPL_PATH(GROUP_STRIDE), "times shape.groups must be addressable",
+                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)));
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
     return TEGROUP_OK;
@@ -1496,6 +1504,9 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
                             tegroup_impl_bits(m->dtype) / 8);
 }
+
+/* Rows that have elements: what a loop over a matrix runs through. */
+static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
@@ -2197,6 +2208,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
     problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);
     problem->beta = tegroup_impl_scalar_kind(&desc->beta);
+    problem->alpha_space = (int32_t)desc->alpha.space;
+    problem->beta_space = (int32_t)desc->beta.space;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
     problem->split_k = desc->split_k > 1 ? desc->split_k : 1;
@@ -2694,6 +2707,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "and the others must be unset", 0, p->lists);
     TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
                       "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
+    TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
     TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "and beta's must be 0", 0, 1);
     TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
@@ -3233,6 +3250,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(lists_space, "a.pointers_space");
     TEGROUP_IMPL_SAME(alpha, "alpha.stride");
     TEGROUP_IMPL_SAME(beta, "beta.stride");
+    TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
+    TEGROUP_IMPL_SAME(beta_space, "beta.space");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
     TEGROUP_IMPL_SAME(split_k, "split_k");
@@ -3523,7 +3542,7 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < desc->output.rows; row++) {
+    for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
         else tegroup_impl_activation_row_f32(desc, row);
@@ -3568,6 +3587,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
     view = tegroup_snapshot_read(desc->snapshot);
+    if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
@@ -3827,7 +3847,7 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
 static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
                                                     tegroup_error *error) {
     int64_t i, j;
-    for (i = 0; i < map->rows; i++)
+    for (i = 0; i < tegroup_impl_matrix_rows(map); i++)
         for (j = 0; j < map->cols; j++)
             TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
                               field, "must hold -1 or an index within the other operand", limit - 1,
@@ -3943,7 +3963,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
     for (g = 0; g < view.header->groups; g++)
         if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tokens; t++)
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
             int64_t *counter, taken, to = -1;
@@ -3993,7 +4013,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < desc->permuted.rows; row++) {
+    for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
         if (slots[row] < 0) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
@@ -4030,7 +4050,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (t = 0; t < desc->tokens.rows; t++) {
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
         else tegroup_impl_combine_row_f32(desc, t);
     }
@@ -4077,7 +4097,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
-    for (t = 0; t < desc->grad_tokens.rows; t++)
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;

@@ -55,7 +55,7 @@ static const double TEMPERATURE = 0.6; /* of the sample: below 1 prefers likely 
 typedef struct options {
     const char *text_path, *weights_path, *flipped;
     int64_t     steps, seed, threads;
-    int         check, quiet;
+    int         check, help, quiet;
 } options;
 
 static void print_usage(void)
@@ -66,7 +66,7 @@ static void print_usage(void)
            "  --seed N      of the weights, the windows and the sample (1)\n"
            "  --threads N   CPU threads (all)\n"
            "  --out FILE    where the weights go, as safetensors (train_moe.safetensors)\n"
-           "  --quiet       no progress, no sample: results only\n"
+           "  --quiet       no progress, no expert loads, no sample\n"
            "  --check       compare gradients with finite differences instead of training\n",
         DEFAULT_STEPS);
 }
@@ -121,6 +121,7 @@ static int parse_options(options *o, int count, char **arguments)
         if (status > 0) return status;
         if (status == 0) i++;
         else if (strcmp(name, "--check") == 0) o->check = 1;
+        else if (strcmp(name, "--help") == 0) o->help = 1;
         else if (strcmp(name, "--quiet") == 0) o->quiet = 1;
         else if (name[0] == '-') return bad_option("unknown option", name);
         else if (o->text_path) return bad_option("a second text", name);
@@ -373,12 +374,12 @@ static int run_training(const options *o)
 int main(int count, char **arguments)
 {
     options o = { .weights_path = "train_moe.safetensors", .steps = DEFAULT_STEPS, .seed = 1 };
-    if (count == 2 && strcmp(arguments[1], "--help") == 0) {
+    const int status = parse_options(&o, count, arguments);
+    if (status) return status;
+    if (o.help) {
         print_usage();
         return 0;
     }
-    const int status = parse_options(&o, count, arguments);
-    if (status) return status;
     if (!o.text_path) o.text_path = "examples/data/persuasion.txt";
 #if defined(_OPENMP)
     if (o.threads) omp_set_num_threads((int)o.threads);

@@ -121,6 +121,13 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
+    TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable, even without columns",
+                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
+    TEGROUP_IMPL_RULE(ragged
+                          || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
+                      ERROR_OVERFLOW, TEGROUP_IMPL_PATH(GROUP_STRIDE), "times shape.groups must be addressable",
+                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)));
     TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(t) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ROWS),
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_extent_bytes(t));
     return TEGROUP_OK;
@@ -211,6 +218,9 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     return tegroup_impl_mul(tegroup_impl_add(tegroup_impl_mul(m->rows - 1, tegroup_impl_matrix_ld(m)), m->cols),
                             tegroup_impl_bits(m->dtype) / 8);
 }
+
+/* Rows that have elements: what a loop over a matrix runs through. */
+static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);

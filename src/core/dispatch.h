@@ -32,6 +32,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(lists_space, "a.pointers_space");
     TEGROUP_IMPL_SAME(alpha, "alpha.stride");
     TEGROUP_IMPL_SAME(beta, "beta.stride");
+    TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
+    TEGROUP_IMPL_SAME(beta_space, "beta.space");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
     TEGROUP_IMPL_SAME(split_k, "split_k");

@@ -76,6 +76,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "and the others must be unset", 0, p->lists);
     TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
                       "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
+    TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
     TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "and beta's must be 0", 0, 1);
     TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",

@@ -46,7 +46,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
     return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
 }
 TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
-    return tegroup_impl_mul(tegroup_impl_add(a, alignment - 1) / alignment, alignment);
+    return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;
 }
 
 /* Largest byte count that this machine can address. */

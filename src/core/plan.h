@@ -17,6 +17,7 @@ typedef struct tegroup_problem {
     int32_t         lists;         /* bit 0 a, 1 b, 2 c, 3 d, 4 bias: given as pointers                        */
     int32_t         lists_space;   /* tegroup_space of those lists; UNSET = none                               */
     int32_t         alpha, beta;   /* 0 = default, 1 = one for all, 2 = one a group                            */
+    int32_t         alpha_space, beta_space; /* tegroup_space of alpha and beta; UNSET = default               */
     int32_t         accumulate;
     tegroup_tail    tail;
     int32_t         split_k;

@@ -226,6 +226,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
     problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);
     problem->beta = tegroup_impl_scalar_kind(&desc->beta);
+    problem->alpha_space = (int32_t)desc->alpha.space;
+    problem->beta_space = (int32_t)desc->beta.space;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
     problem->split_k = desc->split_k > 1 ? desc->split_k : 1;

@@ -87,7 +87,7 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < desc->output.rows; row++) {
+    for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
         else tegroup_impl_activation_row_f32(desc, row);
@@ -132,6 +132,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
     view = tegroup_snapshot_read(desc->snapshot);
+    if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;

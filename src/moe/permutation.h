@@ -15,7 +15,7 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
 static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
                                                     tegroup_error *error) {
     int64_t i, j;
-    for (i = 0; i < map->rows; i++)
+    for (i = 0; i < tegroup_impl_matrix_rows(map); i++)
         for (j = 0; j < map->cols; j++)
             TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
                               field, "must hold -1 or an index within the other operand", limit - 1,
@@ -98,7 +98,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
     for (g = 0; g < view.header->groups; g++)
         if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tokens; t++)
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
             int64_t *counter, taken, to = -1;
@@ -148,7 +148,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < desc->permuted.rows; row++) {
+    for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
         if (slots[row] < 0) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
@@ -185,7 +185,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (t = 0; t < desc->tokens.rows; t++) {
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
         else tegroup_impl_combine_row_f32(desc, t);
     }
@@ -232,7 +232,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
-    for (t = 0; t < desc->grad_tokens.rows; t++)
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;

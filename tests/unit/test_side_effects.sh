@@ -23,7 +23,7 @@ library() { # options; a library object that holds everything, from the tegroup.
 # All that the library may take from outside: memory and string primitives, formatting into a buffer, mathematics, threads.
 allowed='mem(cpy|set|move|cmp)|strlen|strcmp|strncmp|v?snprintf|__v?snprintf_chk|__mem(cpy|set|move)_chk|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail'
 allowed="$allowed|(exp|expm1|log|log1p|sqrt|fma|fmax|fmin|fabs|ldexp|frexp|floor|ceil|rint|nearbyint|round|trunc|pow|tanh|copysign)f?"
-openmp='GOMP_(parallel|barrier|loop_.*|critical_(start|end)|single_start)|omp_get_(max_threads|num_threads|thread_num|thread_limit|in_parallel)|omp_in_parallel'
+openmp='__kmpc_.*|GOMP_(parallel|barrier|loop_.*|critical_(start|end)|single_start)|omp_get_(max_threads|num_threads|thread_num|thread_limit|in_parallel)|omp_in_parallel'
 
 symbols() { # options; 0: takes and keeps nothing else, 1: it does, and says what
     library "$@" || return 3
@@ -39,6 +39,10 @@ calls() { # runs every function; 0: nothing was counted, 1: a function misbehave
 
 headers=$root loud=1
 for options in -O0 -O2 '-O3 -march=native' '-O2 -fopenmp'; do
+    if [ "${options#*-fopenmp}" != "$options" ] && ! echo '#include <omp.h>' | $CC -fopenmp -x c -c - -o "$work/probe.o" 2> /dev/null; then
+        echo "skip symbols $options: no OpenMP with this compiler"
+        continue
+    fi
     symbols $options
     report 0 $? "symbols $options"
 done

@@ -225,6 +225,24 @@ UTEST(status, zero_is_unset) {
     SPACE(combine_backward, combine_backward);
 }
 
+/* Zero means the default: spelt out, it is the very same problem. */
+UTEST(status, zero_is_default) {
+    tegroup_problem   zeros;
+    tegroup_gemm_desc *x = &w.dgrad;
+    spoil_nothing();
+    GOOD(problem_dgrad);
+    zeros = w.problem;
+    x->a.ld = N;
+    x->b.ld = x->d.ld = K;
+    x->b.group_stride = N * K;
+    x->split_k = 1;
+    x->alpha.dtype = x->beta.dtype = TEGROUP_DTYPE_F32;
+    GOOD(problem_dgrad);
+    ASSERT_EQ(0, memcmp(&zeros, &w.problem, sizeof zeros));
+    GOOD(dgrad);
+    ASSERT_TRUE(w.problem.compute == TEGROUP_COMPUTE_F32 && w.problem.tail == TEGROUP_TAIL_KEEP && w.dgrad_plan.backend == TEGROUP_BACKEND_CPU);
+}
+
 UTEST(status, layouts) {
     tegroup_shape shape;
     memset(&shape, 0, sizeof shape);
@@ -511,6 +529,12 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
     BAD(plan_target, device(portable, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
         UNSUPPORTED, "a.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
+    BAD(plan_target, device(portable, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = TEGROUP_SCALING_ROW;
+        w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8, UNSUPPORTED, "b.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
+    BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.col_sizes.encoding", 0, 1);
+    BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 7);
+    BAD(plan_target, device(grouped, 90, 131000)->op = TEGROUP_OP_FORWARD; w.dgrad.b.shape.rows = K; w.dgrad.b.shape.cols = N; w.dgrad.bias = w.wgrad.bias;
+        w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);
 
     BAD(plan_dgrad, host(sm90), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_dgrad, host(grouped), NOT_BUILT, "target.built", 1, 0);

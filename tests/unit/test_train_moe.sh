@@ -2,6 +2,7 @@
 # Tests of examples/train_moe. Prints "ok NAME", "not ok NAME" or "skip NAME reason"; fails if any test did.
 # CC and PYTHON name the tools; the program is built by the command in its first line, into build/.
 set -u
+export OMP_WAIT_POLICY=passive # many short parallel loops: threads that spin lose badly where cores are shared
 cd "$(dirname "$0")/../.."
 mkdir -p build
 scratch=$(mktemp -d build/test_train_moe.XXXXXX) || exit 1
@@ -34,7 +35,8 @@ train() {
     [ $? -le 1 ] && [ -s "$train_weights" ]
 }
 
-test_bad_arguments() {
+test_arguments() {
+    "$program" --steps 3 --help | grep -q '^usage:'; report help $?
     refuses --nonsense; report refuses_unknown_option $?
     refuses --steps; report refuses_missing_value $?
     refuses --steps 0; report refuses_zero_steps $?
@@ -46,7 +48,7 @@ test_bad_arguments() {
     refuses --check --plant-sign-flip nothing; report refuses_unknown_tensor $?
 }
 
-test_bad_files() {
+test_files() {
     : >"$scratch/empty"
     head -c 999 "$text" >"$scratch/short"
     refuses --out "$scratch/w" "$scratch/missing"; report refuses_missing_file $?
@@ -100,8 +102,8 @@ test_repeatable() {
 
 build; report builds $?
 [ $failed -eq 0 ] || exit 1
-test_bad_arguments
-test_bad_files
+test_arguments
+test_files
 test_gradients
 test_weights_file
 test_held_out_is_not_trained_on
