@@ -54,12 +54,13 @@
  *   [21] Backend and quirk tables
  *   [22] CPU GEMM kernel
  *   [23] Explain and plan
- *   [24] CPU GEMM
- *   [25] Check and run a GEMM
- *   [26] Formulas
- *   [27] Activations
- *   [28] Router
- *   [29] Permute and combine
+ *   [24] The product of one group
+ *   [25] CPU GEMM
+ *   [26] Check and run a GEMM
+ *   [27] Formulas
+ *   [28] Activations
+ *   [29] Router
+ *   [30] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -1216,7 +1217,7 @@ static inline void tegroup_impl_snapshot_layout(int32_t groups, int irregular, t
     }
 }
 
-static inline int tegroup_impl_irregular(const tegroup_shape *shape) {
+TEGROUP_IMPL_HD int tegroup_impl_irregular(const tegroup_shape *shape) {
     return shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0;
 }
 
@@ -1330,18 +1331,18 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
-static inline int tegroup_impl_ragged(const tegroup_shape *shape) {
+TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
 }
 
-static inline int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
+TEGROUP_IMPL_HD int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
 
 /* Elements between rows; 0 when packed groups of different width each have their own. */
-static inline int64_t tegroup_impl_ld(const tegroup_tensor *t) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_ld(const tegroup_tensor *t) {
     return t->ld > 0 ? t->ld : t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? 0 : t->shape.cols;
 }
 
-static inline int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
     return t->group_stride > 0 ? t->group_stride : tegroup_impl_mul(t->shape.rows, tegroup_impl_ld(t));
 }
 
@@ -2917,7 +2918,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [24] CPU GEMM ==== */
+/* ==== [24] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -2927,15 +2928,16 @@ typedef struct tegroup_impl_block {
     int64_t row0; /* number of its first row among all rows */
 } tegroup_impl_block;
 
-static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                     int32_t g) {
+/* An operand of uniform shape has a view of NULLs. */
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
     const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t);
+    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
     tegroup_impl_block block;
     block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = view->cols ? view->cols[g] : shape->cols;
+    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
     block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (view->header) {
+    if (ragged) {
         block.rows = view->rows[g];
         block.row0 = view->start[g];
         block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
@@ -2948,26 +2950,27 @@ static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, co
 }
 
 /* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
-typedef struct tegroup_impl_cpu_product {
+typedef struct tegroup_impl_product {
     int64_t m, n, k;
     tegroup_impl_block a, b, c, d, bias;
     int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
     double alpha, beta;
-    int32_t skip;
-} tegroup_impl_cpu_product;
+    int32_t skip;      /* the sizes say that this group is not to be touched */
+    int32_t untouched; /* D is its own C, and nothing is added to it         */
+} tegroup_impl_product;
 
-static inline double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
+TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
     if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
     return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
                                  s->stride ? g : 0);
 }
 
-/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
-static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc,
-                                                                   const tegroup_snapshot_view views[4], int32_t g) {
-    tegroup_impl_cpu_product p;
-    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL},
-                                                  NULL, NULL, NULL};
+/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
+ * because their snapshots do, meet in the smaller one. */
+TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
+                                                             const tegroup_snapshot_view views[4], int32_t g,
+                                                             double alpha, double beta) {
+    tegroup_impl_product p;
     const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
     memset(&p, 0, sizeof p);
     p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
@@ -2975,30 +2978,11 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
     p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
     if (c->dtype != TEGROUP_DTYPE_UNSET)
         p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, &uniform, g);
-    p.alpha = tegroup_impl_scalar(&desc->alpha, g, 1);
-    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, 0);
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
+    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
+    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
     p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
-    switch (desc->op) {
-    case TEGROUP_OP_FORWARD:
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(p.b.rows, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, p.b.cols);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = p.b.ld;
-        p.b_k = 1;
-        break;
-    case TEGROUP_OP_DGRAD:
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, p.b.rows);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = 1;
-        p.b_k = p.b.ld;
-        break;
-    default:
+    if (desc->op == TEGROUP_OP_WGRAD) {
         p.m = tegroup_impl_min(p.a.cols, p.d.rows);
         p.n = tegroup_impl_min(p.b.cols, p.d.cols);
         p.k = tegroup_impl_min(p.a.rows, p.b.rows);
@@ -3006,17 +2990,29 @@ static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup
         p.a_k = p.a.ld;
         p.b_line = 1;
         p.b_k = p.b.ld;
-        break;
+    } else {
+        int forward = desc->op == TEGROUP_OP_FORWARD;
+        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
+        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
+        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = forward ? p.b.ld : 1;
+        p.b_k = forward ? 1 : p.b.ld;
     }
     if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
         p.m = tegroup_impl_min(p.m, p.c.rows);
         p.n = tegroup_impl_min(p.n, p.c.cols);
     }
+    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+               && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;
 }
 
+/* ==== [25] CPU GEMM ==== */
+
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, float *scratch) {
     float *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
@@ -3056,7 +3052,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     float sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
@@ -3076,7 +3072,7 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
 }
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, double *scratch) {
     double *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
@@ -3116,7 +3112,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     double sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
@@ -3164,15 +3160,13 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const 
     int32_t groups = desc->a.shape.groups, g;
     int64_t t;
     for (g = 0; g < groups; g++) {
-        tegroup_impl_cpu_product p = tegroup_impl_cpu_product_of(desc, views, g);
+        tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
         int64_t chunks = bias_grad && !p.skip
                              ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
                              : 0;
-        int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && !bias_grad;
-        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias)
-            tiles = 0; /* D is its own C: nothing to add */
+        if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;
@@ -3216,7 +3210,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [25] Check and run a GEMM ==== */
+/* ==== [26] Check and run a GEMM ==== */
 
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
@@ -3373,7 +3367,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [26] Formulas ==== */
+/* ==== [27] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. exp is the
  * platform's: at most 1 ULP off in glibc and 2 in CUDA's device library, by their documentation. */
@@ -3416,7 +3410,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [27] Activations ==== */
+/* ==== [28] Activations ==== */
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
@@ -3597,7 +3591,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [28] Router ==== */
+/* ==== [29] Router ==== */
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
@@ -3830,7 +3824,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [29] Permute and combine ==== */
+/* ==== [30] Permute and combine ==== */
 
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);

@@ -1,4 +1,5 @@
 /* cc -O2 -I. examples/quickstart.c -o quickstart -lm && ./quickstart */
+#include <stdio.h>
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
@@ -35,6 +36,5 @@ int main(void) { /* Y = X W^T: three experts with 2, 0 and 1 rows of X; 4 featur
     for (int row = 0; row < 3; row++) printf("%4g %4g %4g\n", (double)y[row][0], (double)y[row][1], (double)y[row][2]);
     return 0;
 failed:
-    tegroup_error_text(&error, text, sizeof text);
-    return puts(text), 1;
+    return tegroup_error_text(&error, text, sizeof text), puts(text), 1;
 }

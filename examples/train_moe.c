@@ -101,8 +101,10 @@ static int parse_valued(options *o, const char *name, const char *value)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (strcmp(name, numbers[i].name) != 0) continue;
         if (!value) return bad_option("no value for", name);
-        return parse_number(value, numbers[i].least, numbers[i].most, numbers[i].number) ? 0
-            : bad_option(name + 2, value);
+        if (parse_number(value, numbers[i].least, numbers[i].most, numbers[i].number)) return 0;
+        fprintf(stderr, "train_moe: %s takes a number from %lld to %lld, not '%s'\n", name, (long long)numbers[i].least,
+            (long long)numbers[i].most, value);
+        return 2;
     }
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (strcmp(name, texts[i].name) != 0) continue;
@@ -155,7 +157,8 @@ static void draw_windows(training *run)
 static double learning_rate(int64_t step, int64_t steps)
 {
     const double done = (double)step / (double)steps, rise = 0.05;
-    return LEARNING_RATE * fmin(1.0, (double)(step + 1) / (rise * (double)steps)) * 0.5 * (1 + cos(3.14159265358979 * done));
+    const double risen = fmin(1.0, (double)(step + 1) / (rise * (double)steps));
+    return LEARNING_RATE * risen * 0.5 * (1 + cos(3.14159265358979 * done));
 }
 
 static void train_step(training *run)

@@ -2,8 +2,9 @@
  *
  * A small model, a batch of random windows in two micro-batches whose gradients add up, and the loss that training
  * minimises (cross-entropy and load balancing). The unperturbed forward passes choose the experts; the perturbed ones
- * keep their choice, since the loss jumps where a choice changes. Errors are relative to the larger of the two derivatives, or to 1% of the tensor's root mean square where
- * both are smaller than that: below it, a difference of two losses has no six digits left. */
+ * keep their choice, since the loss jumps where a choice changes. Errors are relative to the larger of the two
+ * derivatives, or to 1% of the root mean square of the tensor's gradient where both are smaller than that: below it, a
+ * difference of two losses has no six digits left. */
 
 enum { CHECKED_ENTRIES = 64, CHECKED_AT_MOST = 512, PARTS = 2, PART_WINDOWS = 16 };
 
@@ -113,7 +114,8 @@ static int check_tensor(check *c, const checked_tensor *t)
 static int list_tensors(check *c, checked_tensor *list)
 {
     const pass *p = c->part[PARTS - 1];
-    list[0] = (checked_tensor){ "input", p->embedded.data, p->grad.embedded.data, p->embedded.rows * p->embedded.cols, 1 };
+    const int64_t elements = p->embedded.rows * p->embedded.cols;
+    list[0] = (checked_tensor){ "input", p->embedded.data, p->grad.embedded.data, elements, 1 };
     for (int i = 0; i < c->m.count; i++) {
         parameter *q = c->m.all[i];
         list[i + 1] = (checked_tensor){ q->name, q->value, q->grad, q->elements, 0 };

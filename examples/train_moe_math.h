@@ -1,7 +1,8 @@
 /* train_moe's own element-wise arithmetic: what a model needs around the products and the MoE operations.
  *
  * Included once with REAL float and once with REAL double; FN(name) adds the type's suffix. <tgmath.h> picks expf or
- * exp. Loops over rows run in parallel; sums over rows run in order, so that no result depends on the number of threads. */
+ * exp. Loops over rows run in parallel; sums over rows run in order, so that no result depends on the number of
+ * threads. */
 
 /* y = x * gain / rms(x), row by row; 1 / rms is kept for the gradient. */
 static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, REAL *y, REAL *inverse_rms)
@@ -55,7 +56,8 @@ static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const 
         memcpy(embedded + i * width, table + bytes[i] * width, (size_t)width * sizeof(REAL));
 }
 
-static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded, REAL *grad_table)
+static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded,
+    REAL *grad_table)
 {
     for (int64_t i = 0; i < count; i++)
         for (int64_t j = 0; j < width; j++) grad_table[bytes[i] * width + j] += grad_embedded[i * width + j];

@@ -44,18 +44,18 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
-static inline int tegroup_impl_ragged(const tegroup_shape *shape) {
+TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
 }
 
-static inline int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
+TEGROUP_IMPL_HD int tegroup_impl_listed(const tegroup_tensor *t) { return t->pointers_space != TEGROUP_SPACE_UNSET; }
 
 /* Elements between rows; 0 when packed groups of different width each have their own. */
-static inline int64_t tegroup_impl_ld(const tegroup_tensor *t) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_ld(const tegroup_tensor *t) {
     return t->ld > 0 ? t->ld : t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? 0 : t->shape.cols;
 }
 
-static inline int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
     return t->group_stride > 0 ? t->group_stride : tegroup_impl_mul(t->shape.rows, tegroup_impl_ld(t));
 }
 

@@ -66,7 +66,7 @@ static inline void tegroup_impl_snapshot_layout(int32_t groups, int irregular, t
     }
 }
 
-static inline int tegroup_impl_irregular(const tegroup_shape *shape) {
+TEGROUP_IMPL_HD int tegroup_impl_irregular(const tegroup_shape *shape) {
     return shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0;
 }
 

@@ -1,104 +1,8 @@
 /* ---- CPU GEMM ---- */
 
-/* One operand's place in one group. rows is -1 for a skipped group. */
-typedef struct tegroup_impl_block {
-    char *base;
-    int64_t first; /* element of base where the group begins */
-    int64_t rows, cols, ld;
-    int64_t row0; /* number of its first row among all rows */
-} tegroup_impl_block;
-
-static inline tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                     int32_t g) {
-    const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t);
-    tegroup_impl_block block;
-    block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = view->cols ? view->cols[g] : shape->cols;
-    block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (view->header) {
-        block.rows = view->rows[g];
-        block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
-    } else {
-        block.rows = shape->rows;
-        block.row0 = g * shape->rows;
-        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
-    }
-    return block;
-}
-
-/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
-typedef struct tegroup_impl_cpu_product {
-    int64_t m, n, k;
-    tegroup_impl_block a, b, c, d, bias;
-    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
-    double alpha, beta;
-    int32_t skip;
-} tegroup_impl_cpu_product;
-
-static inline double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
-    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
-    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
-                                 s->stride ? g : 0);
-}
-
-/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
-static inline tegroup_impl_cpu_product tegroup_impl_cpu_product_of(const tegroup_gemm_desc *desc,
-                                                                   const tegroup_snapshot_view views[4], int32_t g) {
-    tegroup_impl_cpu_product p;
-    static const tegroup_snapshot_view uniform = {NULL, NULL, NULL, {NULL, NULL, NULL, NULL, NULL, NULL},
-                                                  NULL, NULL, NULL};
-    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
-    memset(&p, 0, sizeof p);
-    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
-    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
-    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
-    if (c->dtype != TEGROUP_DTYPE_UNSET)
-        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, &uniform, g);
-    p.alpha = tegroup_impl_scalar(&desc->alpha, g, 1);
-    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, 0);
-    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
-    switch (desc->op) {
-    case TEGROUP_OP_FORWARD:
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(p.b.rows, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, p.b.cols);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = p.b.ld;
-        p.b_k = 1;
-        break;
-    case TEGROUP_OP_DGRAD:
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, p.b.rows);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = 1;
-        p.b_k = p.b.ld;
-        break;
-    default:
-        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
-        p.a_line = 1;
-        p.a_k = p.a.ld;
-        p.b_line = 1;
-        p.b_k = p.b.ld;
-        break;
-    }
-    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
-        p.m = tegroup_impl_min(p.m, p.c.rows);
-        p.n = tegroup_impl_min(p.n, p.c.cols);
-    }
-    return p;
-}
-
 /* @each-real */
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
-static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, REAL *scratch) {
     REAL *a = scratch, *b = a + TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_K,
          *sums = b + TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N;
@@ -138,7 +42,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
 }
 
 /* Bias gradient of one group, TILE_N columns from j0: sums of A's rows in their order. */
-static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_cpu_product *p,
+static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t j0) {
     REAL sums[TEGROUP_IMPL_CPU_TILE_N];
     int64_t n = tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, tegroup_impl_min(p->a.cols, p->bias.cols) - j0), r, j;
@@ -187,15 +91,13 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const 
     int32_t groups = desc->a.shape.groups, g;
     int64_t t;
     for (g = 0; g < groups; g++) {
-        tegroup_impl_cpu_product p = tegroup_impl_cpu_product_of(desc, views, g);
+        tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, 1, 0);
         int64_t tiles_n = tegroup_impl_ceil_div(tegroup_impl_max(0, p.n), TEGROUP_IMPL_CPU_TILE_N);
         int64_t tiles = p.skip ? 0 : tegroup_impl_ceil_div(tegroup_impl_max(0, p.m), TEGROUP_IMPL_CPU_TILE_M) * tiles_n;
         int64_t chunks = bias_grad && !p.skip
                              ? tegroup_impl_ceil_div(tegroup_impl_min(p.a.cols, p.bias.cols), TEGROUP_IMPL_CPU_TILE_N)
                              : 0;
-        int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && !bias_grad;
-        if (p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first && !has_bias)
-            tiles = 0; /* D is its own C: nothing to add */
+        if (p.untouched) tiles = 0;
         TEGROUP_IMPL_OMP(omp for schedule(dynamic, 1) nowait)
         for (t = 0; t < tiles; t++) {
             int64_t i0 = t / tiles_n * TEGROUP_IMPL_CPU_TILE_M, j0 = t % tiles_n * TEGROUP_IMPL_CPU_TILE_N;

@@ -136,7 +136,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc mismatched pair' 'different versions' "$mismatch && $nvcc -x cu -I. -c $unit -o unit.o"
     cell 'nvcc tegroup_cuda.cuh alone' 'include tegroup.h' "$nvcc -x cu -c $root/tegroup_cuda.cuh -o unit.o"
 else
-    skip nvcc 'not found'
+    skip 'gpu toolkit cells' 'nvcc not found'
 fi
 
 xargs -n 1 -P "${1:-2}" sh "$0" --cell < "$work/cells"

@@ -366,12 +366,13 @@ UTEST(status, prepare) {
     BAD(call, t.shape.col_sizes.encoding = TEGROUP_ENCODING_OFFSETS, COMBINATION, name ".shape.col_sizes.encoding",                 \
         TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_OFFSETS);                                                                         \
     BAD(call, t.group_stride = 1000, COMBINATION, name ".group_stride", 0, 1000);                                                   \
-    BAD(call, t.shape.rows = TEGROUP_MAX_ROWS; t.ld = TEGROUP_MAX_COLS, OVERFLOW, name ".shape.rows", ADDRESSABLE, INT64_MAX)
+    BAD(call, t.shape.rows = TEGROUP_MAX_ROWS; t.ld = TEGROUP_MAX_COLS, OVERFLOW, name ".ld", ADDRESSABLE, INT64_MAX);              \
+    BAD(call, t.shape.elements = INT64_MAX, OVERFLOW, name ".shape.elements", ADDRESSABLE, INT64_MAX)
 #define UNIFORM(call, t, name, rows_, cols_)                                                                                        \
     BAD(call, t.group_stride = rows_ * cols_ - 1, LAYOUT, name ".group_stride", rows_ * cols_, rows_ * cols_ - 1);                  \
     BAD(call, t.group_stride = -1, LAYOUT, name ".group_stride", rows_ * cols_, -1);                                                \
     BAD(call, t.ld = cols_ + 2; t.group_stride = rows_ * cols_, LAYOUT, name ".group_stride", rows_ * (cols_ + 2), rows_ * cols_);  \
-    BAD(call, t.group_stride = INT64_MAX, OVERFLOW, name ".shape.rows", ADDRESSABLE, INT64_MAX);                                    \
+    BAD(call, t.group_stride = INT64_MAX, OVERFLOW, name ".group_stride", ADDRESSABLE, INT64_MAX);                                  \
     BAD(call, t.shape.elements = 1000, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0)
 
 UTEST(status, tensors) {
@@ -509,6 +510,8 @@ UTEST(status, unsupported) {
     BAD(plan_dgrad, host(cpu)->a.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E5M2; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
         UNSUPPORTED, "a.dtype", results | 1u << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E5M2);
+    BAD(plan_dgrad, host(cpu)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan, w.forward.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "beta.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, device(sm90, 80, 0), UNSUPPORTED, "target.sm", 90, 80);
     BAD(plan_target, device(sm90, 100, 0), UNSUPPORTED, "target.sm", 90, 100);
     BAD(plan_target, device(portable, 75, 0), UNSUPPORTED, "target.sm", 80, 75);
@@ -602,6 +605,8 @@ UTEST(status, plan_mismatch) {
     BAD(forward, f->alpha.stride = 0, PLAN, "alpha.stride", 1, 0);
     BAD(forward, f->beta.stride = 0, PLAN, "beta.stride", 1, 0);
     BAD(forward, f->alpha.space = TEGROUP_SPACE_UNSET, PLAN, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_UNSET);
+    BAD(forward, f->alpha.space = TEGROUP_SPACE_DEVICE, PLAN, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(forward, f->beta.space = TEGROUP_SPACE_DEVICE, PLAN, "beta.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(dgrad, x->accumulate = 1, PLAN, "accumulate", 0, 1);
     BAD(forward, f->tail = TEGROUP_TAIL_ZERO, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
     BAD(forward, f->split_k = 2, PLAN, "split_k", 1, 2);
