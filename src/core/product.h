@@ -1,0 +1,90 @@
+/* ---- The product of one group ---- */
+
+/* One operand's place in one group. rows is -1 for a skipped group. */
+typedef struct tegroup_impl_block {
+    char *base;
+    int64_t first; /* element of base where the group begins */
+    int64_t rows, cols, ld;
+    int64_t row0; /* number of its first row among all rows */
+} tegroup_impl_block;
+
+/* An operand of uniform shape has a view of NULLs. */
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    const tegroup_shape *shape = &t->shape;
+    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
+    tegroup_impl_block block;
+    block.base = (char *)(listed ? t->pointers[g] : t->data);
+    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
+    block.ld = t->ld > 0 ? t->ld : block.cols;
+    if (ragged) {
+        block.rows = view->rows[g];
+        block.row0 = view->start[g];
+        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
+    } else {
+        block.rows = shape->rows;
+        block.row0 = g * shape->rows;
+        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
+    }
+    return block;
+}
+
+/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
+typedef struct tegroup_impl_product {
+    int64_t m, n, k;
+    tegroup_impl_block a, b, c, d, bias;
+    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
+    double alpha, beta;
+    int32_t skip;      /* the sizes say that this group is not to be touched */
+    int32_t untouched; /* D is its own C, and nothing is added to it         */
+} tegroup_impl_product;
+
+TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
+    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
+    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
+                                 s->stride ? g : 0);
+}
+
+/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
+ * because their snapshots do, meet in the smaller one. */
+TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
+                                                             const tegroup_snapshot_view views[4], int32_t g,
+                                                             double alpha, double beta) {
+    tegroup_impl_product p;
+    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
+    memset(&p, 0, sizeof p);
+    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
+    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
+    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
+    if (c->dtype != TEGROUP_DTYPE_UNSET)
+        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
+    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
+    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
+    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
+    if (desc->op == TEGROUP_OP_WGRAD) {
+        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
+        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
+        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
+        p.a_line = 1;
+        p.a_k = p.a.ld;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
+    } else {
+        int forward = desc->op == TEGROUP_OP_FORWARD;
+        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
+        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
+        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = forward ? p.b.ld : 1;
+        p.b_k = forward ? 1 : p.b.ld;
+    }
+    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
+        p.m = tegroup_impl_min(p.m, p.c.rows);
+        p.n = tegroup_impl_min(p.n, p.c.cols);
+    }
+    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+               && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
+    return p;
+}

@@ -1,0 +1,907 @@
+/* libFuzzer target: bytes become descriptors, and descriptors go through the public API.
+ *
+ * Each input builds a sensible problem, spoils up to three of its numbers and one of its pointers, and gives every buffer
+ * exactly the bytes that the header's documentation asks for, so that the address sanitizer sees the first byte too many.
+ * A descriptor that claims more memory than there is must only be checked, never run: it goes to SPACE_DEVICE, whose
+ * checks touch nothing. What must hold afterwards is stated with MUST, in the words of the header and not of the code. */
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MUST(what)                                                              \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            fprintf(stderr, "%s:%d: violated: %s\n", __FILE__, __LINE__, #what); \
+            abort();                                                            \
+        }                                                                       \
+    } while (0)
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* ---- bytes in -------------------------------------------------------------------------------------------------- */
+
+static const uint8_t *input;
+static size_t         input_left;
+
+static int byte(void) { return input_left ? (input_left--, *input++) : 0; }
+static int below(int64_t limit) { return limit > 0 ? (int)(byte() % limit) : 0; }
+static int chance(int percent) { return byte() * 100 / 256 < percent; }
+
+static int64_t number(void) { /* from the edges of what the API knows, or anything at all */
+    static const int64_t edges[] = {0, -1, 1, 2, 64, 65, 127, 128, 129, 256, 4095, 4096, 4097, INT32_MAX, INT32_MIN, INT64_C(1) << 31,
+                                    (INT64_C(1) << 31) + 1, INT64_C(1) << 32, INT64_C(1) << 40, (INT64_C(1) << 40) + 1, INT64_C(1) << 53,
+                                    INT64_C(1) << 62, INT64_MAX - 1, INT64_MAX, INT64_MIN, INT64_MIN + 1};
+    int kind = byte(), i;
+    uint64_t x = 0;
+    if (kind < 96) return kind % 16;
+    if (kind < 224) return edges[kind % COUNT(edges)];
+    for (i = 0; i < (kind & 7) + 1; i++) x = x << 8 | (uint64_t)byte();
+    return (int64_t)x;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+/* Everything that an input may point to; a buffer ends where its region ends. */
+static struct region { char *at; size_t bytes; } regions[128];
+static int   region_count;
+static char *workspace;
+static size_t workspace_bytes;
+
+static void *add_region(char *at, size_t bytes) {
+    MUST(at != NULL && region_count < COUNT(regions));
+    regions[region_count].at = at;
+    regions[region_count++].bytes = bytes;
+    return at;
+}
+
+static void *buffer(size_t bytes) {
+    char *at = (char *)malloc(bytes ? bytes : 1);
+    memset(at, byte(), bytes);
+    return add_region(at, bytes);
+}
+
+static void *aligned_buffer(size_t bytes) { return add_region((char *)aligned_alloc(TEGROUP_ALIGNMENT, bytes ? bytes : TEGROUP_ALIGNMENT), bytes); }
+
+static void release(void) { /* the workspace, region 0, stays */
+    while (region_count > 1) free(regions[--region_count].at);
+}
+
+/* Bytes from here to the end of the buffer. NULL has room for anything: refusing it is the library's business. */
+static size_t room(const void *pointer) {
+    int i;
+    if (!pointer) return SIZE_MAX;
+    for (i = 0; i < region_count; i++)
+        if ((const char *)pointer >= regions[i].at && (const char *)pointer < regions[i].at + regions[i].bytes)
+            return regions[i].bytes - (size_t)((const char *)pointer - regions[i].at);
+    return 0;
+}
+
+static uint64_t memory_hash(void) { /* of all but the workspace */
+    uint64_t hash = 1;
+    int i;
+    for (i = 1; i < region_count; i++) {
+        size_t at;
+        for (at = 0; at + 8 <= regions[i].bytes; at += 8) {
+            uint64_t word;
+            memcpy(&word, regions[i].at + at, 8);
+            hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
+            hash ^= hash >> 29;
+        }
+        for (; at < regions[i].bytes; at++) hash = (hash ^ (uint8_t)regions[i].at[at]) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+    return hash;
+}
+
+/* ---- spoiling a descriptor ------------------------------------------------------------------------------------- */
+
+typedef struct field { size_t at, bytes; } field;
+#define FIELD(type, member) {offsetof(type, member), sizeof(((type *)0)->member)}
+
+static void spoil_number(void *desc, field f) {
+    int64_t x = number();
+    int32_t narrow = (int32_t)x;
+    MUST(f.bytes == 4 || f.bytes == 8);
+    memcpy((char *)desc + f.at, f.bytes == 4 ? (void *)&narrow : (void *)&x, f.bytes);
+}
+
+static void spoil_numbers(void *desc, const field *fields, int count) {
+    int times = below(8);
+    for (times = times > 3 ? 0 : times; times > 0; times--) spoil_number(desc, fields[(byte() << 8 | byte()) % count]);
+}
+
+static void spoil_pointer(void *desc, field f) {
+    char *pointer;
+    memcpy(&pointer, (char *)desc + f.at, sizeof pointer);
+    switch (below(3)) {
+    case 0: pointer = NULL; break;
+    case 1: pointer = pointer ? pointer + 1 : NULL; break;
+    default: pointer = regions[below(region_count)].at; break;
+    }
+    memcpy((char *)desc + f.at, &pointer, sizeof pointer);
+}
+
+static void spoil_pointers(void *desc, const field *fields, int count) {
+    if (chance(25)) spoil_pointer(desc, fields[byte() % count]);
+}
+
+/* ---- what must hold -------------------------------------------------------------------------------------------- */
+
+static void check_error(tegroup_status status, const tegroup_error *error) {
+    char *text = (char *)malloc(48);
+    size_t size = (size_t)below(48);
+    int length;
+    MUST(status >= TEGROUP_OK && status < TEGROUP_STATUS_COUNT);
+    MUST(strcmp(tegroup_status_name(status), "?") != 0);
+    if (status == TEGROUP_OK) MUST(error->status == TEGROUP_STATUS_COUNT); /* as it was set before the call */
+    else MUST(error->status == status && error->field && error->rule && error->native == 0);
+    text = (char *)realloc(text, size ? size : 1);
+    length = tegroup_error_text(status ? error : NULL, size ? text : NULL, size);
+    MUST(length >= 2 && (size == 0 || strlen(text) == ((size_t)length < size ? (size_t)length : size - 1)));
+    free(text);
+}
+
+static const tegroup_error no_error = {TEGROUP_STATUS_COUNT, 0, NULL, NULL, 0, 0};
+
+static void check_layout(const tegroup_layout *layout) {
+    size_t end = 0, size = (size_t)byte();
+    char *text = (char *)malloc(size + 1);
+    int i, length;
+    MUST(layout->count >= 0 && layout->count <= TEGROUP_LAYOUT_MAX_ITEMS);
+    for (i = 0; i < layout->count; i++) {
+        const tegroup_layout_item *item = &layout->items[i];
+        MUST(item->name && item->offset_bytes % TEGROUP_ALIGNMENT == 0 && item->offset_bytes == end);
+        MUST(item->bytes <= (size_t)PTRDIFF_MAX - end);
+        end = (end + item->bytes + TEGROUP_ALIGNMENT - 1) / TEGROUP_ALIGNMENT * TEGROUP_ALIGNMENT;
+    }
+    MUST(layout->total_bytes == end); /* no slack */
+    length = tegroup_layout_text(layout, text, size);
+    MUST(length > 0 && (size == 0 || strlen(text) == ((size_t)length < size ? (size_t)length : size - 1)));
+    free(text);
+}
+
+static void check_snapshot(const tegroup_prepare_desc *desc) {
+    const tegroup_shape *shape = &desc->shape;
+    tegroup_snapshot_view view = tegroup_snapshot_read(desc->snapshot);
+    const tegroup_snapshot_header *header = view.header;
+    int64_t total = 0, largest = 0, end = 0;
+    int32_t g, h, i;
+    MUST(header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == shape->groups && header->capacity_rows == shape->rows);
+    MUST((header->status == 0) == (header->bad_group == -1) && header->status < 64 && header->bad_group < shape->groups);
+    MUST((view.cols != NULL) == (shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0));
+    for (g = 0; g < shape->groups; g++) {
+        int64_t rows = view.rows[g], start = view.start[g];
+        MUST(rows >= -1 && start >= 0 && start <= shape->rows && rows <= shape->rows - start);
+        if (shape->row_sizes.encoding == TEGROUP_ENCODING_COUNTS) {
+            int64_t count = shape->row_sizes.dtype == TEGROUP_DTYPE_I32 ? ((const int32_t *)shape->row_sizes.data)[g] : ((const int64_t *)shape->row_sizes.data)[g];
+            MUST((rows == -1) == (count == -1) || (count == -1 && rows == 0));
+            MUST(rows <= (count > 0 ? count : 0) && (header->status || rows == count));
+        } else MUST(rows >= 0);
+        rows = rows > 0 ? rows : 0;
+        total += rows;
+        largest = rows > largest ? rows : largest;
+        if (rows > 0 && start + rows > end) end = start + rows;
+        for (h = 0; h < g && rows > 0; h++)
+            MUST(view.rows[h] <= 0 || start >= view.start[h] + view.rows[h] || view.start[h] >= start + rows);
+        for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
+            MUST(view.prefix[i][g + 1] - view.prefix[i][g] == (rows + TEGROUP_GRANULE(i) - 1) / TEGROUP_GRANULE(i));
+    }
+    MUST(header->rows_total == total && header->rows_max == largest && header->rows_end == end);
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) MUST(view.prefix[i][0] == 0);
+    for (i = 0; i < shape->groups; i++) {
+        int64_t before, rows;
+        g = view.order[i];
+        MUST(g >= 0 && g < shape->groups);
+        if (i == 0) continue;
+        rows = view.rows[g] > 0 ? view.rows[g] : 0;
+        before = view.rows[view.order[i - 1]] > 0 ? view.rows[view.order[i - 1]] : 0;
+        MUST(before > rows || (before == rows && view.order[i - 1] < g)); /* strictly rising: a permutation, too */
+    }
+    for (g = 0; view.cols && g < shape->groups; g++) {
+        int64_t rows = view.rows[g] > 0 ? view.rows[g] : 0, cols = view.cols[g], ld = desc->ld ? desc->ld : cols;
+        __int128 from = view.offset[g], to = from + (rows && cols ? (__int128)(rows - 1) * ld + cols : 0);
+        MUST(cols >= 0 && cols <= shape->cols && from >= 0 && to <= shape->elements);
+        for (h = 0; h < g && to > from; h++) {
+            int64_t other_ld = desc->ld ? desc->ld : view.cols[h];
+            __int128 other = view.offset[h], other_to = other + (view.rows[h] > 0 && view.cols[h] ? (__int128)(view.rows[h] - 1) * other_ld + view.cols[h] : 0);
+            MUST(other_to == other || from >= other_to || other >= to);
+        }
+    }
+}
+
+/* ---- layouts and scale shapes ---------------------------------------------------------------------------------- */
+
+static void fuzz_layouts(void) {
+    tegroup_error error = no_error;
+    tegroup_layout layout;
+    tegroup_shape shape;
+    tegroup_scale_extent extent = {0, 0, 0};
+    tegroup_scaling scaling = (tegroup_scaling)(chance(90) ? below(TEGROUP_SCALING_COUNT) : number());
+    tegroup_status status;
+    int64_t rows = number(), cols = number(), i, j;
+    int32_t columnwise = chance(90) ? below(2) : (int32_t)number();
+    memset(&shape, 0, sizeof shape);
+    shape.groups = (int32_t)number();
+    shape.elements = number();
+    shape.col_sizes.encoding = (tegroup_encoding)below(3);
+    status = tegroup_snapshot_layout(&shape, &layout, &error);
+    check_error(status, &error);
+    if (status == TEGROUP_OK) check_layout(&layout);
+
+    error = no_error;
+    status = tegroup_cublaslt_setup_layout((int32_t)number(), &layout, &error);
+    check_error(status, &error);
+    if (status == TEGROUP_OK) {
+        check_layout(&layout);
+        MUST(layout.count == TEGROUP_SETUP_COUNT);
+    }
+
+    error = no_error;
+    status = tegroup_scale_shape(scaling, columnwise, rows, cols, &extent, &error);
+    check_error(status, &error);
+    if (status == TEGROUP_OK) {
+        const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
+        MUST(facts && facts->scaling == scaling && rows >= 0 && cols >= 0);
+        MUST((__int128)extent.outer * extent.inner * tegroup_dtype_bits(facts->scale_dtype) / 8 == extent.bytes);
+        MUST(extent.outer % facts->pad_outer == 0 && extent.inner % facts->pad_inner == 0);
+        if (extent.bytes > 0 && extent.outer * extent.inner <= 2048) { /* every scale has a place of its own */
+            uint8_t taken[2048] = {0};
+            for (i = 0; i < extent.outer; i++)
+                for (j = 0; j < extent.inner; j++) {
+                    int64_t at = tegroup_scale_index(scaling, &extent, i, j);
+                    MUST(at >= 0 && at < extent.outer * extent.inner && !taken[at]);
+                    taken[at] = 1;
+                }
+        } else if (extent.bytes > 0) {
+            int64_t at = tegroup_scale_index(scaling, &extent, extent.outer - 1, extent.inner - 1);
+            MUST(at >= 0 && at < extent.outer * extent.inner);
+        }
+    }
+}
+
+/* ---- prepare --------------------------------------------------------------------------------------------------- */
+
+static void fill_sizes(const tegroup_sizes *sizes, void *data, int32_t count, int64_t hostile) {
+    int64_t x = 0;
+    int32_t i;
+    for (i = 0; i < count; i++) {
+        int64_t next = chance((int)hostile) ? number() : below(8);
+        x = sizes->encoding == TEGROUP_ENCODING_COUNTS ? next : sizes->encoding == TEGROUP_ENCODING_OFFSETS && i == 0 ? next / 4 : (int64_t)((uint64_t)x + (uint64_t)next);
+        if (sizes->dtype == TEGROUP_DTYPE_I32) ((int32_t *)data)[i] = (int32_t)x;
+        else ((int64_t *)data)[i] = x;
+    }
+}
+
+static size_t sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
+    return ((size_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (sizes->dtype == TEGROUP_DTYPE_I32 ? 4 : 8);
+}
+
+/* How the sizes of a shape are written down ... */
+static void make_sizes(tegroup_shape *shape) {
+    tegroup_sizes *rows = &shape->row_sizes;
+    rows->encoding = (tegroup_encoding)(1 + below(3));
+    rows->dtype = chance(50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+    rows->space = TEGROUP_SPACE_HOST;
+    if (rows->encoding != TEGROUP_ENCODING_OFFSETS) rows->alignment = chance(25) ? 1 + below(9) : 0;
+    if (rows->encoding == TEGROUP_ENCODING_COUNTS && !rows->alignment) rows->stride = chance(25) ? 1 + below(9) : 0;
+    if (shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET) {
+        shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        shape->col_sizes.dtype = rows->dtype;
+        shape->col_sizes.space = TEGROUP_SPACE_HOST;
+    }
+}
+
+/* ... and the sizes themselves, in so many of a hundred hostile ones. */
+static void make_size_data(tegroup_shape *shape, int hostile) {
+    tegroup_sizes *rows = &shape->row_sizes;
+    void *data = buffer(sizes_bytes(rows, shape->groups));
+    fill_sizes(rows, data, shape->groups + (rows->encoding == TEGROUP_ENCODING_OFFSETS), hostile);
+    rows->data = data;
+    if (rows->encoding == TEGROUP_ENCODING_COUNTS && !rows->stride && !rows->alignment && chance(30)) {
+        rows->starts = data = buffer(sizes_bytes(rows, shape->groups));
+        fill_sizes(rows, data, shape->groups, hostile);
+    }
+    if (shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET) {
+        shape->col_sizes.data = data = buffer(sizes_bytes(&shape->col_sizes, shape->groups));
+        fill_sizes(&shape->col_sizes, data, shape->groups, hostile);
+    }
+    if (shape->elements > 0 && chance(40)) {
+        tegroup_sizes as_i64 = {NULL, TEGROUP_ENCODING_COUNTS, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST, NULL, 0, 0};
+        shape->offsets = (const int64_t *)(data = buffer(8 * (size_t)shape->groups));
+        fill_sizes(&as_i64, data, shape->groups, hostile);
+    }
+}
+
+#define SIZES_FIELDS(type, sizes)                                                                                             \
+    FIELD(type, sizes.encoding), FIELD(type, sizes.dtype), FIELD(type, sizes.space), FIELD(type, sizes.alignment), FIELD(type, sizes.stride)
+#define SHAPE_FIELDS(type, shape)                                                                                             \
+    FIELD(type, shape.groups), FIELD(type, shape.rows), FIELD(type, shape.cols), FIELD(type, shape.elements),                 \
+    SIZES_FIELDS(type, shape.row_sizes), SIZES_FIELDS(type, shape.col_sizes)
+
+static void fuzz_prepare(void) {
+    static const field numbers[] = {FIELD(tegroup_prepare_desc, struct_size), FIELD(tegroup_prepare_desc, ld), FIELD(tegroup_prepare_desc, space),
+                                    FIELD(tegroup_prepare_desc, snapshot_bytes), SHAPE_FIELDS(tegroup_prepare_desc, shape)};
+    static const field pointers[] = {FIELD(tegroup_prepare_desc, shape.row_sizes.data), FIELD(tegroup_prepare_desc, shape.row_sizes.starts),
+                                     FIELD(tegroup_prepare_desc, shape.col_sizes.data), FIELD(tegroup_prepare_desc, shape.offsets),
+                                     FIELD(tegroup_prepare_desc, snapshot)};
+    tegroup_prepare_desc desc;
+    tegroup_shape *shape = &desc.shape;
+    tegroup_layout layout;
+    tegroup_error error = no_error;
+    tegroup_status status;
+    uint64_t before;
+    int hostile = below(3) * 30, lies = 0;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    shape->groups = chance(90) ? below(10) : below(64);
+    shape->rows = chance(70) ? below(64) : number();
+    shape->cols = below(20);
+    if (chance(50)) {
+        shape->col_sizes.encoding = (tegroup_encoding)below(2);
+        shape->elements = chance(70) ? byte() * 4 : number();
+        desc.ld = chance(30) ? shape->cols + below(4) : 0;
+    }
+    make_sizes(shape);
+    spoil_numbers(&desc, numbers, COUNT(numbers));
+
+    /* Arrays of as many groups as there are now, unless there are too many for a quick look. */
+    lies = shape->groups < 0 || shape->groups > 64;
+    if (lies) {
+        int32_t groups = shape->groups;
+        shape->groups = 0;
+        make_size_data(shape, hostile);
+        shape->groups = groups;
+    } else make_size_data(shape, hostile);
+    if (tegroup_snapshot_layout(shape, &layout, NULL) != TEGROUP_OK) memset(&layout, 0, sizeof layout);
+    desc.snapshot = aligned_buffer(lies ? TEGROUP_ALIGNMENT : layout.total_bytes);
+    if (desc.snapshot_bytes == 0) desc.snapshot_bytes = layout.total_bytes - (size_t)chance(5);
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    lies |= room(desc.snapshot) < layout.total_bytes && desc.snapshot_bytes >= layout.total_bytes;
+    lies |= shape->groups > 0 && (room(shape->row_sizes.data) < sizes_bytes(&shape->row_sizes, shape->groups)
+                                  || room(shape->row_sizes.starts) < sizes_bytes(&shape->row_sizes, shape->groups)
+                                  || room(shape->col_sizes.data) < sizes_bytes(&shape->col_sizes, shape->groups)
+                                  || room(shape->offsets) < 8 * (size_t)shape->groups);
+    if (lies) desc.space = shape->row_sizes.space = shape->col_sizes.space = TEGROUP_SPACE_DEVICE;
+
+    before = memory_hash();
+    status = tegroup_prepare(&desc, NULL, &error);
+    check_error(status, &error);
+    if (status == TEGROUP_OK) check_snapshot(&desc);
+    else MUST(memory_hash() == before);
+}
+
+/* ---- GEMM: problem, explain, plan, check, run ------------------------------------------------------------------ */
+
+static int bits_of(tegroup_dtype dtype) {
+    static const int bits[TEGROUP_DTYPE_COUNT] = {0, 64, 32, 16, 16, 8, 8, 4, 8, 32, 64};
+    return (uint32_t)dtype < TEGROUP_DTYPE_COUNT ? bits[dtype] : 0;
+}
+
+/* Bytes that a tensor's documentation asks of its buffer, or of each of them. */
+static double tensor_bytes(const tegroup_tensor *t) {
+    const tegroup_shape *shape = &t->shape;
+    double ld = (double)(t->ld ? t->ld : shape->cols), one, elements;
+    int ragged = shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET, listed = t->pointers_space != TEGROUP_SPACE_UNSET;
+    if (shape->groups < 0 || (shape->groups == 0 && (!ragged || listed)) || shape->rows <= 0 || shape->cols <= 0) return 0;
+    one = (double)(shape->rows - 1) * ld + (double)shape->cols;
+    elements = ragged || listed ? one : (shape->groups - 1) * (t->group_stride ? (double)t->group_stride : (double)shape->rows * ld) + one;
+    if (!listed && (shape->elements > 0 || shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET)) elements = (double)shape->elements;
+    return elements * bits_of(t->dtype) / 8;
+}
+
+#define MOST_BYTES 8192 /* of one buffer; who claims more, lies */
+
+static int tensor_lies(const tegroup_tensor *t) {
+    double bytes = tensor_bytes(t);
+    int32_t g;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (t->shape.groups > 64 || t->shape.rows > 4096) return 1;
+    if (t->pointers_space == TEGROUP_SPACE_UNSET) return bytes > (double)room(t->data);
+    if (!t->pointers || t->shape.groups <= 0 || room(t->pointers) < 8 * (size_t)t->shape.groups) return t->pointers != NULL && t->shape.groups > 0;
+    for (g = 0; g < t->shape.groups && (uintptr_t)t->pointers % 8 == 0; g++)
+        if (t->pointers[g] == NULL || bytes > (double)room(t->pointers[g])) return 1; /* an entry is read at the deep level only */
+    return 0;
+}
+
+static void tensor_memory(tegroup_tensor *t) {
+    double bytes = tensor_bytes(t);
+    int32_t g, groups = t->shape.groups < 0 ? 0 : t->shape.groups > 8 ? 8 : t->shape.groups;
+    if (bytes < 0 || bytes > MOST_BYTES) bytes = 8;
+    if (t->pointers_space == TEGROUP_SPACE_UNSET) {
+        t->data = buffer((size_t)(bytes + 0.5));
+        return;
+    }
+    t->pointers = (void *const *)buffer(8 * (size_t)groups);
+    for (g = 0; g < groups; g++) ((void **)t->pointers)[g] = g < 3 || chance(50) ? buffer((size_t)(bytes + 0.5)) : t->pointers[0];
+}
+
+/* A tensor of [rows, cols] a group, or of `rows` rows in all. kind 0 uniform, 1 ragged rows, 2 ragged both. */
+static void make_tensor(tegroup_tensor *t, tegroup_dtype dtype, int kind, const tegroup_shape *sizes, int64_t rows, int64_t cols) {
+    t->dtype = dtype;
+    if (kind) t->shape = *sizes;
+    t->shape.groups = sizes->groups;
+    t->shape.rows = rows;
+    t->shape.cols = cols;
+    t->ld = chance(30) ? cols + below(3) : 0;
+    if (kind == 2) {
+        t->shape.col_sizes.encoding = (tegroup_encoding)below(2);
+        t->shape.elements = rows * (cols + below(3));
+    }
+    if (kind == 0 && chance(20)) t->group_stride = rows * (cols + 2) + below(3);
+    if (chance(15)) t->pointers_space = TEGROUP_SPACE_HOST;
+}
+
+/* Prepare a tensor's shape. When it cannot be prepared it has no snapshot, which a run must refuse. */
+static void prepare_tensor(tegroup_tensor *t) {
+    tegroup_prepare_desc desc;
+    tegroup_layout layout;
+    memset(&desc, 0, sizeof desc);
+    t->shape.row_sizes.data = t->shape.row_sizes.starts = t->shape.col_sizes.data = NULL;
+    t->shape.offsets = NULL;
+    if (t->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET || t->shape.groups < 0 || t->shape.groups > 64) return;
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.shape = t->shape;
+    desc.ld = t->ld;
+    make_sizes(&desc.shape);
+    make_size_data(&desc.shape, 10);
+    if (tegroup_snapshot_layout(&desc.shape, &layout, NULL) != TEGROUP_OK) return;
+    desc.snapshot = aligned_buffer(layout.total_bytes);
+    desc.snapshot_bytes = layout.total_bytes;
+    if (tegroup_prepare(&desc, NULL, NULL) == TEGROUP_OK) t->shape.snapshot = desc.snapshot;
+}
+
+#define TENSOR_FIELDS(t)                                                                                                           \
+    SHAPE_FIELDS(tegroup_gemm_desc, t.shape), FIELD(tegroup_gemm_desc, t.dtype), FIELD(tegroup_gemm_desc, t.scaling),              \
+    FIELD(tegroup_gemm_desc, t.ld), FIELD(tegroup_gemm_desc, t.group_stride), FIELD(tegroup_gemm_desc, t.pointers_space)
+#define SCALARS_FIELDS(s) FIELD(tegroup_gemm_desc, s.dtype), FIELD(tegroup_gemm_desc, s.space), FIELD(tegroup_gemm_desc, s.stride)
+#define TENSOR_POINTERS(t) FIELD(tegroup_gemm_desc, t.data), FIELD(tegroup_gemm_desc, t.pointers), FIELD(tegroup_gemm_desc, t.shape.snapshot)
+
+static void check_verdicts(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan, tegroup_status *planned) {
+    tegroup_error error = no_error, problem_error = no_error, plan_error = no_error;
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+    const tegroup_verdict *chosen = NULL;
+    tegroup_problem problem;
+    tegroup_status status = tegroup_gemm_problem(desc, &problem, &problem_error), explained = tegroup_explain(desc, target, verdicts, &error);
+    int i;
+    check_error(status, &problem_error);
+    check_error(explained, &error);
+    *planned = tegroup_plan_make(desc, target, plan, &plan_error);
+    check_error(*planned, &plan_error);
+    if (status != TEGROUP_OK) MUST(explained == status && *planned == status && !memcmp(&error, &problem_error, sizeof error));
+    if (explained != TEGROUP_OK) {
+        MUST(*planned == explained);
+        return;
+    }
+    for (i = 0; i < COUNT(verdicts); i++) {
+        const tegroup_verdict *v = &verdicts[i];
+        char text[64];
+        size_t size = 1 + (size_t)below(64);
+        int length = tegroup_verdict_text(v, text, size);
+        MUST(length > 0 && strlen(text) == ((size_t)length < size ? (size_t)length : size - 1));
+        MUST(v->backend > TEGROUP_BACKEND_AUTO && v->backend < TEGROUP_BACKEND_COUNT);
+        if (v->status == TEGROUP_OK) MUST(!v->field && v->workspace_bytes <= PTRDIFF_MAX && v->quirk == -1);
+        else MUST(v->field && v->rule && !v->chosen && !v->workspace_bytes);
+        if (v->chosen) {
+            MUST(!chosen);
+            chosen = v;
+        }
+    }
+    MUST((chosen != NULL) == (*planned == TEGROUP_OK));
+    if (!chosen) return;
+    MUST(plan->backend == chosen->backend && plan->workspace.total_bytes == chosen->workspace_bytes);
+    MUST(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == plan->backend);
+    MUST((plan->backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST));
+    check_layout(&plan->workspace);
+}
+
+static void fuzz_gemm(void) {
+    static const field numbers[] = {
+        FIELD(tegroup_gemm_desc, struct_size), FIELD(tegroup_gemm_desc, op), FIELD(tegroup_gemm_desc, space), TENSOR_FIELDS(a), TENSOR_FIELDS(b), TENSOR_FIELDS(c),
+        TENSOR_FIELDS(d), TENSOR_FIELDS(bias), FIELD(tegroup_gemm_desc, row_scale_dtype), SCALARS_FIELDS(alpha), SCALARS_FIELDS(beta),
+        FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, compute), FIELD(tegroup_gemm_desc, split_k),
+        FIELD(tegroup_gemm_desc, expected_rows), FIELD(tegroup_gemm_desc, expected_rows_max), FIELD(tegroup_gemm_desc, backend),
+        FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
+        FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count)};
+    static const field pointers[] = {TENSOR_POINTERS(a), TENSOR_POINTERS(b), TENSOR_POINTERS(c), TENSOR_POINTERS(d), TENSOR_POINTERS(bias),
+                                     FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),
+                                     FIELD(tegroup_gemm_desc, workspace)};
+    static const field of_target[] = {FIELD(tegroup_target, struct_size), FIELD(tegroup_target, sm), FIELD(tegroup_target, cublaslt_version),
+                                      FIELD(tegroup_target, threads), FIELD(tegroup_target, built)};
+    static const int32_t machines[] = {0, 75, 80, 89, 90, 100, 103, 110, 120};
+    static const int32_t libraries[] = {0, 120000, 130200, 130300, 130400, 130500, 130700, 130800, 130801, 131000, 131100};
+    tegroup_gemm_desc desc;
+    tegroup_tensor *tensors[5];
+    tegroup_shape sizes;
+    tegroup_target target;
+    tegroup_plan plan;
+    tegroup_error error = no_error;
+    tegroup_status planned, status;
+    int64_t rows = below(12), n = chance(90) ? below(20) : byte() * 2, k = chance(90) ? below(20) : byte() * 2;
+    int kind = below(8), own = chance(20), i, lies = 0;
+    uint64_t before;
+    tegroup_dtype operand, result;
+    memset(&desc, 0, sizeof desc);
+    memset(&sizes, 0, sizeof sizes);
+    memset(&target, 0, sizeof target);
+    tensors[0] = &desc.a; tensors[1] = &desc.b; tensors[2] = &desc.c; tensors[3] = &desc.d; tensors[4] = &desc.bias;
+    kind = kind < 5 ? 1 : kind - 5;
+    sizes.groups = below(6);
+    if (kind) {
+        sizes.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        sizes.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        sizes.row_sizes.space = TEGROUP_SPACE_HOST;
+    }
+
+    desc.struct_size = sizeof desc;
+    desc.op = (tegroup_op)(1 + below(3));
+    desc.space = chance(70) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
+    desc.compute = (tegroup_compute)below(2);
+    operand = (tegroup_dtype)(desc.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
+    result = (tegroup_dtype)(desc.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
+    if (desc.space == TEGROUP_SPACE_DEVICE && chance(40)) operand = (tegroup_dtype)(TEGROUP_DTYPE_F8E4M3 + below(3));
+    switch (desc.op) {
+    case TEGROUP_OP_FORWARD:
+        make_tensor(&desc.a, operand, kind, &sizes, rows, k);
+        make_tensor(&desc.b, operand, own && kind == 2 ? 2 : 0, &sizes, n, k);
+        make_tensor(&desc.d, result, kind, &sizes, rows, n);
+        break;
+    case TEGROUP_OP_DGRAD:
+        make_tensor(&desc.a, operand, kind, &sizes, rows, n);
+        make_tensor(&desc.b, operand, own && kind == 2 ? 2 : 0, &sizes, n, k);
+        make_tensor(&desc.d, result, kind, &sizes, rows, k);
+        break;
+    default:
+        make_tensor(&desc.a, operand, kind, &sizes, rows, n);
+        make_tensor(&desc.b, operand, kind, &sizes, rows, k);
+        make_tensor(&desc.d, result, own && kind == 2 ? 2 : 0, &sizes, n, k);
+        break;
+    }
+    if (bits_of(operand) < 16) {
+        static const tegroup_scaling modes[] = {TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW, TEGROUP_SCALING_BLOCK_1X128, TEGROUP_SCALING_MXFP8};
+        desc.a.scaling = desc.b.scaling = operand == TEGROUP_DTYPE_F4E2M1 ? TEGROUP_SCALING_NVFP4 : modes[below(COUNT(modes))];
+    }
+    if (chance(25)) {
+        make_tensor(&desc.bias, result, 0, &sizes, 1, desc.op == TEGROUP_OP_WGRAD ? n : desc.d.shape.cols);
+        if (chance(40)) desc.row_scale_dtype = (tegroup_dtype)(1 + below(2));
+    }
+    switch (below(4)) {
+    case 0: desc.accumulate = 1; break;
+    case 1:
+        desc.c = desc.d;
+        desc.beta.space = TEGROUP_SPACE_HOST;
+        desc.beta.dtype = (tegroup_dtype)below(3);
+        desc.beta.stride = below(2);
+        break;
+    default: break;
+    }
+    if (chance(30)) {
+        desc.alpha.space = TEGROUP_SPACE_HOST;
+        desc.alpha.dtype = (tegroup_dtype)below(3);
+        desc.alpha.stride = below(2);
+    }
+    if (desc.op != TEGROUP_OP_WGRAD && kind != 2) desc.tail = (tegroup_tail)below(3);
+    desc.check_level = (tegroup_check_level)below(2);
+    if (desc.space == TEGROUP_SPACE_DEVICE && chance(30)) desc.backend = (tegroup_backend)below(TEGROUP_BACKEND_COUNT);
+    if (desc.space == TEGROUP_SPACE_DEVICE && chance(20)) {
+        desc.cublas_workspace_bytes = (size_t)number();
+        desc.stream_count = below(9);
+    }
+    desc.workspace_bytes = workspace_bytes;
+    target.struct_size = sizeof target;
+    target.sm = machines[below(COUNT(machines))];
+    target.cublaslt_version = libraries[below(COUNT(libraries))];
+    target.built = desc.space == TEGROUP_SPACE_DEVICE ? ~0u >> below(3) : 0;
+    spoil_numbers(&desc, numbers, COUNT(numbers));
+    if (chance(10)) spoil_numbers(&target, of_target, COUNT(of_target));
+
+    for (i = 0; i < 5; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+            if (i == 3 && !own && tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET && kind == 1) tensors[i]->shape.snapshot = desc.a.shape.snapshot;
+            else prepare_tensor(tensors[i]);
+            tensor_memory(tensors[i]);
+        }
+    if (desc.c.dtype != TEGROUP_DTYPE_UNSET && chance(50)) { /* in place */
+        desc.c.data = desc.d.data;
+        desc.c.pointers = desc.d.pointers;
+        desc.c.shape.snapshot = desc.d.shape.snapshot;
+    }
+    desc.alpha.data = desc.alpha.space ? buffer(64) : NULL;
+    desc.beta.data = desc.beta.space ? buffer(64) : NULL;
+    desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows * (size_t)(kind ? 1 : sizes.groups)) : NULL;
+    desc.workspace = workspace;
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+
+    for (i = 0; i < 5; i++) {
+        const void *snapshot = tensors[i]->shape.snapshot;
+        lies |= tensor_lies(tensors[i]) || room(snapshot) < sizeof(tegroup_snapshot_header);
+        if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
+            tensors[i]->pointers = NULL;
+    }
+    lies |= room(desc.alpha.data) < (desc.alpha.stride ? 8 * (size_t)desc.a.shape.groups : 8);
+    lies |= room(desc.beta.data) < (desc.beta.stride ? 8 * (size_t)desc.a.shape.groups : 8);
+    lies |= desc.alpha.space == TEGROUP_SPACE_DEVICE || desc.beta.space == TEGROUP_SPACE_DEVICE;
+    lies |= (double)room(desc.row_scale) < (double)bits_of(desc.row_scale_dtype) / 8 * (double)desc.a.shape.rows
+                                               * (desc.a.shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET ? desc.a.shape.groups : 1);
+    if (lies) desc.space = TEGROUP_SPACE_DEVICE;
+
+    check_verdicts(&desc, chance(80) ? &target : NULL, &plan, &planned);
+    if (planned != TEGROUP_OK) return;
+    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    before = memory_hash();
+    if (desc.space == TEGROUP_SPACE_DEVICE) { /* checks alone, as a build with that backend would make them */
+        plan.hypothetical = 0;
+        status = tegroup_gemm_check(&plan, &desc, &error);
+    } else status = tegroup_gemm(&plan, &desc, NULL, &error);
+    check_error(status, &error);
+    MUST(desc.space == TEGROUP_SPACE_HOST || tegroup_gemm_check(&plan, &desc, NULL) == status);
+    if (status != TEGROUP_OK || desc.space == TEGROUP_SPACE_DEVICE) MUST(memory_hash() == before);
+    if (status == TEGROUP_OK && chance(10)) { /* another problem under the same plan */
+        tegroup_problem problem;
+        spoil_number(&desc, numbers[(byte() << 8 | byte()) % COUNT(numbers)]);
+        if (tegroup_gemm_problem(&desc, &problem, NULL) == TEGROUP_OK && memcmp(&problem, &plan.problem, sizeof problem))
+            MUST(tegroup_gemm_check(&plan, &desc, NULL) == TEGROUP_ERROR_PLAN);
+    }
+}
+
+/* ---- around the GEMM ------------------------------------------------------------------------------------------- */
+
+static void set_matrix(tegroup_matrix *m, int64_t rows, int64_t cols, tegroup_dtype dtype) {
+    m->rows = rows;
+    m->cols = cols;
+    m->dtype = dtype;
+    m->ld = chance(20) ? cols + below(3) : 0;
+}
+
+static double matrix_bytes(const tegroup_matrix *m) {
+    double ld = (double)(m->ld ? m->ld : m->cols);
+    return m->rows <= 0 || m->cols <= 0 ? 0 : ((double)(m->rows - 1) * ld + (double)m->cols) * bits_of(m->dtype) / 8;
+}
+
+/* Spoil, allocate, fill and spoil again. Indices come from the input: -1 .. limit, sometimes anything. Returns whether one lies. */
+static int finish_matrices(tegroup_matrix *const *matrices, int count, int64_t limit) {
+    static const field numbers[] = {FIELD(tegroup_matrix, rows), FIELD(tegroup_matrix, cols), FIELD(tegroup_matrix, ld), FIELD(tegroup_matrix, dtype)};
+    static const field pointer = FIELD(tegroup_matrix, data);
+    int times = below(6), i, lies = 0;
+    for (times = times > 2 ? 0 : times; times > 0; times--) spoil_number(matrices[below(count)], numbers[below(4)]);
+    for (i = 0; i < count; i++) {
+        tegroup_matrix *m = matrices[i];
+        double bytes = matrix_bytes(m);
+        int64_t at;
+        if (m->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (bytes < 0 || bytes > MOST_BYTES) bytes = 8;
+        m->data = buffer((size_t)(bytes + 0.5));
+        if (m->dtype != TEGROUP_DTYPE_I32 && m->dtype != TEGROUP_DTYPE_I64) continue;
+        for (at = 0; at < (int64_t)bytes / (bits_of(m->dtype) / 8); at++) {
+            int64_t x = chance(3) ? number() : (int64_t)below(limit + 2) - (chance(5) ? 1 : 0);
+            if (m->dtype == TEGROUP_DTYPE_I32) ((int32_t *)m->data)[at] = (int32_t)x;
+            else ((int64_t *)m->data)[at] = x;
+        }
+    }
+    if (chance(20)) spoil_pointer(matrices[below(count)], pointer);
+    for (i = 0; i < count; i++)
+        lies |= matrices[i]->dtype != TEGROUP_DTYPE_UNSET && (matrix_bytes(matrices[i]) > (double)room(matrices[i]->data) || matrices[i]->rows > 4096);
+    return lies;
+}
+
+/* A call that fails has written nothing. */
+#define CALL(function, desc)                                        \
+    do {                                                            \
+        tegroup_error error = no_error;                             \
+        uint64_t before = memory_hash();                            \
+        status = function(&(desc), NULL, &error);                   \
+        check_error(status, &error);                                \
+        if (status != TEGROUP_OK) MUST(memory_hash() == before);    \
+    } while (0)
+
+/* Numbers of a descriptor outside its matrices, spoilt now and then. */
+#define SPOIL(type, desc, ...)                                                         \
+    do {                                                                               \
+        static const field spoilt[] = {FIELD(type, struct_size), FIELD(type, space), __VA_ARGS__}; \
+        if (chance(25)) spoil_number(&(desc), spoilt[below(COUNT(spoilt))]);           \
+    } while (0)
+#define OPEN(desc) (memset(&(desc), 0, sizeof(desc)), (desc).struct_size = sizeof(desc), (desc).space = TEGROUP_SPACE_HOST)
+
+static tegroup_dtype any_float(void) { return (tegroup_dtype)(1 + below(4)); }
+static tegroup_dtype any_real(void) { return (tegroup_dtype)(1 + below(2)); }
+
+static void fuzz_router(void) {
+    tegroup_router_desc desc;
+    tegroup_matrix *matrices[] = {&desc.logits, &desc.probabilities, &desc.weights, &desc.indices, &desc.counts};
+    tegroup_dtype real = any_real();
+    int64_t tokens = below(5), i, j;
+    tegroup_status status;
+    OPEN(desc);
+    desc.experts = 1 + below(9);
+    desc.k = 1 + below(desc.experts);
+    desc.normalize = below(2);
+    desc.balance_coefficient = below(3);
+    set_matrix(&desc.logits, tokens, desc.experts, any_float());
+    set_matrix(&desc.probabilities, tokens, desc.experts, real);
+    set_matrix(&desc.weights, tokens, desc.k, real);
+    set_matrix(&desc.indices, tokens, desc.k, TEGROUP_DTYPE_I32);
+    set_matrix(&desc.counts, 1, desc.experts, TEGROUP_DTYPE_I64);
+    SPOIL(tegroup_router_desc, desc, FIELD(tegroup_router_desc, experts), FIELD(tegroup_router_desc, k), FIELD(tegroup_router_desc, normalize),
+          FIELD(tegroup_router_desc, balance_coefficient));
+    desc.balance_loss = chance(50) ? (double *)buffer(8) : NULL;
+    if (desc.balance_loss && chance(5)) desc.balance_loss = (double *)((char *)desc.balance_loss + 1);
+    if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_router, desc);
+    if (status != TEGROUP_OK) return;
+    for (i = 0; i < desc.indices.rows; i++) /* every choice an expert, none twice */
+        for (j = 0; j < desc.k; j++) {
+            const int32_t *row = (const int32_t *)desc.indices.data + i * (desc.indices.ld ? desc.indices.ld : desc.k);
+            int64_t other;
+            MUST(row[j] >= 0 && row[j] < desc.experts);
+            for (other = 0; other < j; other++) MUST(row[other] != row[j]);
+        }
+}
+
+static void fuzz_router_backward(void) {
+    tegroup_router_backward_desc desc;
+    tegroup_matrix *matrices[] = {&desc.probabilities, &desc.indices, &desc.counts, &desc.grad_weights, &desc.grad_logits};
+    tegroup_dtype real = any_real();
+    int64_t tokens = below(5);
+    tegroup_status status;
+    OPEN(desc);
+    desc.experts = 1 + below(9);
+    desc.k = 1 + below(desc.experts);
+    desc.normalize = below(2);
+    desc.balance_coefficient = below(3);
+    set_matrix(&desc.probabilities, tokens, desc.experts, real);
+    set_matrix(&desc.indices, tokens, desc.k, TEGROUP_DTYPE_I32);
+    if (desc.balance_coefficient != 0 || chance(10)) set_matrix(&desc.counts, 1, desc.experts, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.grad_weights, tokens, desc.k, real);
+    set_matrix(&desc.grad_logits, tokens, desc.experts, any_float());
+    SPOIL(tegroup_router_backward_desc, desc, FIELD(tegroup_router_backward_desc, experts), FIELD(tegroup_router_backward_desc, k),
+          FIELD(tegroup_router_backward_desc, normalize), FIELD(tegroup_router_backward_desc, balance_coefficient));
+    if (finish_matrices(matrices, COUNT(matrices), desc.experts > 0 && desc.experts < 100 ? desc.experts - 2 : 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_router_backward, desc);
+}
+
+static void fuzz_permutation(void) {
+    tegroup_permutation_desc desc;
+    tegroup_tensor rows;
+    tegroup_matrix *matrices[] = {&desc.indices, &desc.row_of_slot, &desc.slot_of_row};
+    tegroup_status status;
+    int64_t tokens = below(6), k = below(4), i, j;
+    OPEN(desc);
+    memset(&rows, 0, sizeof rows);
+    rows.shape.groups = below(8);
+    rows.shape.rows = below(24);
+    rows.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&rows);
+    desc.shape = rows.shape;
+    set_matrix(&desc.indices, tokens, k, TEGROUP_DTYPE_I32);
+    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.slot_of_row, 1, desc.shape.rows, TEGROUP_DTYPE_I64);
+    SPOIL(tegroup_permutation_desc, desc, FIELD(tegroup_permutation_desc, shape.groups), FIELD(tegroup_permutation_desc, shape.rows));
+    if (finish_matrices(matrices, COUNT(matrices), rows.shape.groups)) desc.space = TEGROUP_SPACE_DEVICE;
+    if (chance(5)) desc.shape.snapshot = NULL;
+    CALL(tegroup_permutation_make, desc);
+    if (status != TEGROUP_OK) return;
+    for (i = 0; i < desc.row_of_slot.rows; i++) /* the two maps are each other's inverse */
+        for (j = 0; j < desc.row_of_slot.cols; j++) {
+            int64_t row = ((const int64_t *)desc.row_of_slot.data)[i * (desc.row_of_slot.ld ? desc.row_of_slot.ld : desc.row_of_slot.cols) + j];
+            MUST(row >= -1 && row < desc.shape.rows);
+            if (row >= 0) MUST(((const int64_t *)desc.slot_of_row.data)[row] == i * desc.row_of_slot.cols + j);
+        }
+    for (i = 0; i < desc.shape.rows; i++) {
+        int64_t slot = ((const int64_t *)desc.slot_of_row.data)[i];
+        MUST(slot >= -1 && slot < desc.row_of_slot.rows * desc.row_of_slot.cols);
+        if (slot >= 0)
+            MUST(((const int64_t *)desc.row_of_slot.data)[slot / desc.row_of_slot.cols * (desc.row_of_slot.ld ? desc.row_of_slot.ld : desc.row_of_slot.cols)
+                                                          + slot % desc.row_of_slot.cols] == i);
+    }
+}
+
+static void fuzz_permute(void) {
+    tegroup_permute_desc desc;
+    tegroup_matrix *matrices[] = {&desc.tokens, &desc.slot_of_row, &desc.permuted, &desc.weights};
+    tegroup_status status;
+    int64_t tokens = below(5), width = below(7), rows = below(10);
+    OPEN(desc);
+    desc.k = 1 + below(3);
+    set_matrix(&desc.tokens, tokens, width, any_float());
+    set_matrix(&desc.slot_of_row, 1, rows, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.permuted, rows, width, any_float());
+    if (chance(50)) set_matrix(&desc.weights, tokens, desc.k, any_real());
+    SPOIL(tegroup_permute_desc, desc, FIELD(tegroup_permute_desc, k));
+    if (finish_matrices(matrices, COUNT(matrices), tokens * (desc.k > 0 && desc.k < 9 ? desc.k : 1) - 2)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_permute, desc);
+}
+
+static void fuzz_combine(void) {
+    tegroup_combine_desc desc;
+    tegroup_matrix *matrices[] = {&desc.permuted, &desc.row_of_slot, &desc.tokens, &desc.weights};
+    tegroup_status status;
+    int64_t tokens = below(5), width = below(7), rows = below(10), k = below(4);
+    OPEN(desc);
+    set_matrix(&desc.permuted, rows, width, any_float());
+    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.tokens, tokens, width, any_float());
+    if (chance(50)) set_matrix(&desc.weights, tokens, k, any_real());
+    SPOIL(tegroup_combine_desc, desc, FIELD(tegroup_combine_desc, space));
+    if (finish_matrices(matrices, COUNT(matrices), rows - 2)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_combine, desc);
+}
+
+static void fuzz_combine_backward(void) {
+    tegroup_combine_backward_desc desc;
+    tegroup_matrix *matrices[] = {&desc.grad_tokens, &desc.row_of_slot, &desc.grad_permuted, &desc.weights, &desc.permuted, &desc.grad_weights};
+    tegroup_status status;
+    int64_t tokens = below(5), width = below(7), rows = below(10), k = below(4);
+    OPEN(desc);
+    set_matrix(&desc.grad_tokens, tokens, width, any_float());
+    set_matrix(&desc.row_of_slot, tokens, k, TEGROUP_DTYPE_I64);
+    set_matrix(&desc.grad_permuted, rows, width, any_float());
+    if (chance(50)) set_matrix(&desc.weights, tokens, k, any_real());
+    if (chance(50)) {
+        set_matrix(&desc.permuted, rows, width, any_float());
+        set_matrix(&desc.grad_weights, tokens, k, any_real());
+    }
+    SPOIL(tegroup_combine_backward_desc, desc, FIELD(tegroup_combine_backward_desc, space));
+    if (finish_matrices(matrices, COUNT(matrices), rows - 2)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_combine_backward, desc);
+}
+
+static const void *some_snapshot(int64_t rows) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.shape.groups = below(6);
+    t.shape.rows = rows + chance(10);
+    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare_tensor(&t);
+    return t.shape.snapshot;
+}
+
+static void fuzz_activation(void) {
+    tegroup_activation_desc desc;
+    tegroup_matrix *matrices[] = {&desc.input, &desc.output, &desc.row_scale};
+    tegroup_status status;
+    int64_t rows = below(8), width = below(9);
+    OPEN(desc);
+    desc.activation = TEGROUP_ACTIVATION_SWIGLU;
+    desc.interleaved = below(2);
+    desc.snapshot = chance(60) ? some_snapshot(rows) : NULL;
+    set_matrix(&desc.input, rows, 2 * width, any_float());
+    set_matrix(&desc.output, rows, width, any_float());
+    if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
+    SPOIL(tegroup_activation_desc, desc, FIELD(tegroup_activation_desc, activation), FIELD(tegroup_activation_desc, interleaved));
+    if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_activation_forward, desc);
+}
+
+static void fuzz_activation_backward(void) {
+    tegroup_activation_backward_desc desc;
+    tegroup_matrix *matrices[] = {&desc.input, &desc.grad_output, &desc.grad_input, &desc.row_scale, &desc.grad_row_scale};
+    tegroup_status status;
+    int64_t rows = below(8), width = below(9);
+    OPEN(desc);
+    desc.activation = TEGROUP_ACTIVATION_SWIGLU;
+    desc.interleaved = below(2);
+    desc.snapshot = chance(60) ? some_snapshot(rows) : NULL;
+    set_matrix(&desc.input, rows, 2 * width, any_float());
+    set_matrix(&desc.grad_output, rows, width, any_float());
+    set_matrix(&desc.grad_input, rows, 2 * width, any_float());
+    if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
+    if (chance(50)) set_matrix(&desc.grad_row_scale, rows, 1, any_real());
+    SPOIL(tegroup_activation_backward_desc, desc, FIELD(tegroup_activation_backward_desc, activation), FIELD(tegroup_activation_backward_desc, interleaved));
+    if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
+    CALL(tegroup_activation_backward, desc);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_router, fuzz_router_backward,
+                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward};
+    if (!workspace) { /* what the CPU backend needs at the most, with one thread */
+        workspace_bytes = (size_t)4 << 20;
+        workspace = (char *)aligned_buffer(workspace_bytes);
+    }
+    input = data;
+    input_left = size;
+    targets[below(COUNT(targets))]();
+    release();
+    return 0;
+}

@@ -1,0 +1,342 @@
+/* tegroup_explain over random problems, GPUs and library versions: it is the plan, and it always says why. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+enum { BACKENDS = TEGROUP_BACKEND_COUNT - 1 };
+
+static const int32_t sms[] = {0, 75, 80, 86, 89, 90, 100, 103, 110, 120};
+static const int32_t versions[] = {0, 120400, 130100, 130200, 130300, 130400, 130500, 130700, 130801, 131000};
+static const uint32_t everything = 0xFFFFFFFFu;
+
+/* A descriptor without data: valid more often than not, of every kind that there is. */
+static tegroup_gemm_desc random_desc(rng *r) {
+    static const tegroup_dtype operands[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E4M3,
+                                             TEGROUP_DTYPE_F8E5M2, TEGROUP_DTYPE_F4E2M1};
+    static const tegroup_dtype results[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
+    tegroup_gemm_desc d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.op = (tegroup_op)rng_int(r, 1, 3);
+    d.space = rng_chance(r, 75) ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+    int32_t groups = (int32_t)rng_int(r, 0, 300);
+    int64_t rows = rng_int(r, 0, 5000), step = rng_chance(r, 60) ? 16 : 1, n = rng_int(r, 1, 40) * step, k = rng_int(r, 1, 40) * step;
+    tegroup_tensor x, w, y;
+    memset(&x, 0, sizeof x);
+    x.dtype = operands[rng_int(r, 0, 7)];
+    if (x.dtype == TEGROUP_DTYPE_F8E4M3 || x.dtype == TEGROUP_DTYPE_F8E5M2) x.scaling = (tegroup_scaling)rng_int(r, TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_MXFP8);
+    if (x.dtype == TEGROUP_DTYPE_F4E2M1) x.scaling = TEGROUP_SCALING_NVFP4;
+    x.shape.groups = groups;
+    x.shape.rows = rows;
+    if (rng_chance(r, 85)) {
+        x.shape.row_sizes.encoding = (tegroup_encoding)rng_int(r, 1, 3);
+        x.shape.row_sizes.dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
+        x.shape.row_sizes.space = rng_chance(r, 90) ? d.space : rng_chance(r, 50) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
+    }
+    y = w = x;
+    memset(&w.shape.row_sizes, 0, sizeof w.shape.row_sizes);
+    w.shape.rows = n;
+    w.shape.cols = x.shape.cols = k;
+    y.shape.cols = n;
+    if (rng_chance(r, 15)) x.ld = k + rng_int(r, 0, 20);
+    d.a = d.op == TEGROUP_OP_FORWARD ? x : y;
+    d.b = d.op == TEGROUP_OP_WGRAD ? x : w;
+    d.d = d.op == TEGROUP_OP_FORWARD ? y : d.op == TEGROUP_OP_DGRAD ? x : w;
+    d.d.dtype = x.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : results[rng_int(r, 0, 3)];
+    d.d.scaling = TEGROUP_SCALING_NONE;
+    if (x.dtype == TEGROUP_DTYPE_F64 || rng_chance(r, 8)) d.compute = TEGROUP_COMPUTE_F64;
+    if (rng_chance(r, 20)) {
+        d.c = d.d;
+        d.beta.space = d.space;
+        d.beta.stride = (int32_t)rng_int(r, 0, 1);
+    } else {
+        d.accumulate = rng_chance(r, 15);
+    }
+    if (rng_chance(r, 30)) { d.alpha.space = d.space; d.alpha.stride = (int32_t)rng_int(r, 0, 1); }
+    if (rng_chance(r, 15)) {
+        d.bias.dtype = TEGROUP_DTYPE_F32;
+        d.bias.shape.groups = groups;
+        d.bias.shape.rows = 1;
+        d.bias.shape.cols = n;
+    }
+    tegroup_tensor *lists[] = {&d.a, &d.b, &d.d};
+    if (rng_chance(r, 10)) lists[rng_int(r, 0, 2)]->pointers_space = d.space;
+    if (rng_chance(r, 8)) d.tail = (tegroup_tail)rng_int(r, 0, 2);
+    if (rng_chance(r, 5)) d.split_k = 3;
+    if (rng_chance(r, 10)) d.ignore_quirks = rng_next(r);
+    if (rng_chance(r, 5)) d.b.shape.cols++; /* and some that are wrong */
+    return d;
+}
+
+static tegroup_target target_of(int32_t sm, int32_t version, uint32_t built) {
+    tegroup_target target;
+    memset(&target, 0, sizeof target);
+    target.struct_size = sizeof target;
+    target.sm = sm;
+    target.cublaslt_version = version;
+    target.built = built;
+    return target;
+}
+
+static int same_text(const char *a, const char *b) { return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0); }
+
+/* "" or the first thing that is wrong with what explain and the plan say of one problem on one machine. */
+static const char *disagreement(const tegroup_gemm_desc *d, const tegroup_target *target, int64_t *chosen, int64_t *refused) {
+    tegroup_verdict v[BACKENDS];
+    tegroup_plan plan, untouched;
+    tegroup_error explain_error, error;
+    memset(&plan, 0x5A, sizeof plan);
+    memset(v, 0x5A, sizeof v);
+    untouched = plan;
+    memset(&explain_error, 0, sizeof explain_error);
+    tegroup_status explained = tegroup_explain(d, target, v, &explain_error), planned = tegroup_plan_make(d, target, &plan, &error);
+    if (explained != TEGROUP_OK) {
+        if (planned != explained || error.status != explain_error.status || !same_text(error.field, explain_error.field)
+            || !same_text(error.rule, explain_error.rule) || error.expected != explain_error.expected || error.got != explain_error.got) return "two errors for one bad descriptor";
+        for (size_t i = 0; i < sizeof v; i++) if (((unsigned char *)v)[i] != 0x5A) return "verdicts were written by a call that failed";
+        return memcmp(&plan, &untouched, sizeof plan) == 0 ? "" : "a plan was written by a call that failed";
+    }
+    uint32_t built = target->built != 0 ? target->built : 1u << TEGROUP_BACKEND_CPU, seen = 0;
+    const tegroup_verdict *took = NULL, *asked = NULL, *first = NULL;
+    int32_t quirks;
+    tegroup_quirks(&quirks);
+    for (int i = 0; i < BACKENDS; i++) {
+        if (v[i].backend <= TEGROUP_BACKEND_AUTO || v[i].backend >= TEGROUP_BACKEND_COUNT || seen >> v[i].backend & 1) return "a backend twice or never";
+        seen |= 1u << v[i].backend;
+        if (v[i].status == TEGROUP_OK) {
+            if (v[i].quirk != -1 || v[i].field != NULL || v[i].rule != NULL) return "a reason to refuse what is not refused";
+            if (d->backend == TEGROUP_BACKEND_AUTO ? first == NULL : v[i].backend == d->backend) first = &v[i];
+        } else {
+            if (v[i].status != TEGROUP_ERROR_UNSUPPORTED && v[i].status != TEGROUP_ERROR_NOT_BUILT) return "an odd status";
+            if (v[i].field == NULL || v[i].rule == NULL || v[i].field[0] == 0 || v[i].rule[0] == 0) return "refused without a reason";
+            if (v[i].chosen) return "refused and chosen";
+            if (v[i].workspace_bytes != 0) return "a workspace for nothing";
+            if (v[i].quirk < -1 || v[i].quirk >= quirks) return "an unknown quirk";
+            if (v[i].quirk >= 0 && d->ignore_quirks >> v[i].quirk & 1) return "a quirk that was to be ignored";
+            (*refused)++;
+        }
+        if ((v[i].status == TEGROUP_ERROR_NOT_BUILT) != !(built >> v[i].backend & 1)) return "NOT_BUILT is not what is not built";
+        if (v[i].chosen && took != NULL) return "two chosen";
+        if (v[i].chosen) took = &v[i];
+        int for_space = (v[i].backend == TEGROUP_BACKEND_CPU) == (d->space == TEGROUP_SPACE_HOST);
+        if (asked == NULL && (d->backend == TEGROUP_BACKEND_AUTO ? for_space : v[i].backend == d->backend)) asked = &v[i];
+    }
+    if (took != first) return "not the most preferred of those that could";
+    if (took != NULL) {
+        (*chosen)++;
+        if (planned != TEGROUP_OK) return "chosen and not planned";
+        if (plan.backend != took->backend) return "the plan took another";
+        if (plan.workspace.total_bytes != took->workspace_bytes) return "two sizes of one workspace";
+        if (plan.hypothetical != (took->backend != TEGROUP_BACKEND_CPU)) return "hypothetical";
+        return "";
+    }
+    if (planned != asked->status || error.status != asked->status) return "the plan's status is not the verdict's";
+    if (error.field != asked->field || error.rule != asked->rule || error.expected != asked->expected || error.got != asked->got) return "the plan's reason is not the verdict's";
+    return memcmp(&plan, &untouched, sizeof plan) == 0 ? "" : "a plan was written by a call that failed";
+}
+
+UTEST(explain, is_the_plan) {
+    rng r = rng_seed(6001);
+    int64_t problems = scaled(1000), chosen = 0, refused = 0, calls = 0;
+    for (int64_t i = 0; i < problems; i++) {
+        tegroup_gemm_desc d = random_desc(&r);
+        int32_t forced = rng_chance(&r, 40) ? (int32_t)rng_int(&r, 1, BACKENDS) : 0;
+        for (int s = 0; s < 10; s++)
+            for (int v = 0; v < 10; v++)
+                for (int built = 0; built < 2; built++) {
+                    tegroup_target target = target_of(sms[s], versions[v], built ? everything : 0);
+                    d.backend = (tegroup_backend)forced;
+                    const char *wrong = disagreement(&d, &target, &chosen, &refused);
+                    if (wrong[0] != 0) fprintf(stderr, "%s: problem %ld, sm %d, cuBLASLt %d, built %d, forced %d\n", wrong, (long)i, sms[s], versions[v], built, forced);
+                    ASSERT_STREQ("", wrong);
+                    calls++;
+                }
+    }
+    ASSERT_GT(chosen, calls / 10);
+    ASSERT_GT(refused, calls);
+    printf("explained: %ld problems, %ld calls, %ld chosen, %ld refusals\n", (long)problems, (long)calls, (long)chosen, (long)refused);
+}
+
+/* Forcing a backend changes who is chosen and nothing that is said of any of them. */
+UTEST(explain, forcing_changes_the_choice_alone) {
+    rng r = rng_seed(6002);
+    int64_t taken = 0;
+    for (int64_t i = scaled(500); i > 0; i--) {
+        tegroup_gemm_desc d = random_desc(&r);
+        tegroup_target target = target_of(sms[rng_int(&r, 0, 9)], versions[rng_int(&r, 0, 9)], everything);
+        tegroup_verdict free_choice[BACKENDS], forced[BACKENDS];
+        if (tegroup_explain(&d, &target, free_choice, NULL) != TEGROUP_OK) continue;
+        for (int b = 1; b <= BACKENDS; b++) {
+            d.backend = (tegroup_backend)b;
+            ASSERT_EQ(tegroup_explain(&d, &target, forced, NULL), TEGROUP_OK);
+            for (int j = 0; j < BACKENDS; j++) {
+                ASSERT_EQ(forced[j].chosen, (int)forced[j].backend == b && forced[j].status == TEGROUP_OK);
+                taken += forced[j].chosen;
+                forced[j].chosen = free_choice[j].chosen;
+                ASSERT_TRUE(forced[j].backend == free_choice[j].backend && forced[j].status == free_choice[j].status && forced[j].field == free_choice[j].field
+                            && forced[j].rule == free_choice[j].rule && forced[j].expected == free_choice[j].expected && forced[j].got == free_choice[j].got
+                            && forced[j].quirk == free_choice[j].quirk && forced[j].workspace_bytes == free_choice[j].workspace_bytes);
+            }
+        }
+    }
+    ASSERT_GT(taken, 0);
+}
+
+/* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
+static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes) {
+    switch (backend) {
+    case TEGROUP_BACKEND_SM90: return device && sm == 90;
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return device && ((sm == 90 && version >= 130400) || (sm >= 100 && sm <= 110 && version >= 130300));
+    case TEGROUP_BACKEND_PORTABLE: return device && sm >= 80;
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return device && !device_sizes && sm >= 70 && version >= 120000;
+    default: return !device;
+    }
+}
+
+UTEST(explain, plain_products_run_where_they_can) {
+    for (int op = 1; op <= 3; op++)
+        for (int s = 0; s < 10; s++)
+            for (int v = 0; v < 10; v++)
+                for (int place = 0; place < 3; place++) { /* host; device with sizes on the host; all on the device */
+                    int device = place > 0, device_sizes = place == 2;
+                    tegroup_gemm_desc d;
+                    tegroup_verdict verdicts[BACKENDS];
+                    tegroup_target target = target_of(sms[s], versions[v], everything);
+                    memset(&d, 0, sizeof d);
+                    d.struct_size = sizeof d;
+                    d.op = (tegroup_op)op;
+                    d.space = device ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+                    d.ignore_quirks = ~UINT64_C(0);
+                    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+                    d.a.shape.groups = 8;
+                    d.a.shape.rows = 512;
+                    d.a.shape.cols = 64;
+                    d.a.shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS;
+                    d.a.shape.row_sizes.dtype = TEGROUP_DTYPE_I32;
+                    d.a.shape.row_sizes.space = device_sizes ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+                    tegroup_shape weights = {.groups = 8, .rows = 64, .cols = 64};
+                    d.b.shape = op == TEGROUP_OP_WGRAD ? d.a.shape : weights;
+                    d.d.shape = op == TEGROUP_OP_WGRAD ? weights : d.a.shape;
+                    ASSERT_EQ(tegroup_explain(&d, &target, verdicts, NULL), TEGROUP_OK);
+                    for (int i = 0; i < BACKENDS; i++) {
+                        int want = could(verdicts[i].backend, sms[s], versions[v], device, device_sizes);
+                        if (want != (verdicts[i].status == TEGROUP_OK))
+                            fprintf(stderr, "%s on sm %d, cuBLASLt %d, place %d: %s %s\n", tegroup_backend_name(verdicts[i].backend), sms[s], versions[v], place, verdicts[i].field, verdicts[i].rule);
+                        ASSERT_EQ(verdicts[i].status == TEGROUP_OK, want);
+                    }
+                }
+}
+
+/* This build has no GPU code: every GPU backend says so, whatever the machine, and a plan for one only gives sizes. */
+UTEST(explain, default_build_has_the_cpu_backend_alone) {
+    rng r = rng_seed(6003);
+    for (int s = 0; s < 10; s++) {
+        tegroup_gemm_desc d;
+        tegroup_verdict v[BACKENDS];
+        tegroup_target target = target_of(sms[s], 131000, 0);
+        do d = random_desc(&r); while (tegroup_explain(&d, &target, v, NULL) != TEGROUP_OK);
+        for (int i = 0; i < BACKENDS; i++) {
+            if (v[i].backend == TEGROUP_BACKEND_CPU) ASSERT_NE(v[i].status, TEGROUP_ERROR_NOT_BUILT);
+            else ASSERT_EQ(v[i].status, TEGROUP_ERROR_NOT_BUILT);
+        }
+        ASSERT_EQ(tegroup_explain(&d, NULL, v, NULL), TEGROUP_OK); /* this machine: the same */
+        for (int i = 0; i < BACKENDS; i++)
+            if (v[i].backend != TEGROUP_BACKEND_CPU) ASSERT_EQ(v[i].status, TEGROUP_ERROR_NOT_BUILT);
+    }
+    problem p;
+    tegroup_error error;
+    tegroup_target target = target_of(90, 131000, everything);
+    spec s = {.op = TEGROUP_OP_FORWARD, .groups = 2, .rows_each = 4, .n = 8, .k = 8, .in = TEGROUP_DTYPE_BF16};
+    problem_make(&p, &s);
+    p.desc.space = TEGROUP_SPACE_DEVICE;
+    ASSERT_EQ(tegroup_plan_make(&p.desc, &target, &p.plan, &error), TEGROUP_OK);
+    ASSERT_NE((int)p.plan.backend, TEGROUP_BACKEND_CPU);
+    ASSERT_EQ(p.plan.hypothetical, 1);
+    p.desc.workspace = scratch(p.plan.workspace.total_bytes);
+    p.desc.workspace_bytes = p.plan.workspace.total_bytes;
+    ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_NOT_BUILT);
+    ASSERT_EQ(guarded_changed(p.d.tensor.data), 0);
+    problem_release(&p);
+}
+
+UTEST(explain, bad_targets_are_refused) {
+    tegroup_gemm_desc d;
+    tegroup_verdict v[BACKENDS];
+    tegroup_plan plan;
+    tegroup_error error;
+    rng r = rng_seed(6004);
+    do d = random_desc(&r); while (tegroup_explain(&d, NULL, v, NULL) != TEGROUP_OK);
+    tegroup_target target = target_of(90, 131000, 0);
+    target.struct_size--;
+    ASSERT_EQ(tegroup_explain(&d, &target, v, &error), TEGROUP_ERROR_STRUCT_SIZE);
+    ASSERT_STREQ("target.struct_size", error.field);
+    ASSERT_EQ(tegroup_plan_make(&d, &target, &plan, &error), TEGROUP_ERROR_STRUCT_SIZE);
+    ASSERT_EQ(tegroup_explain(NULL, NULL, v, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_explain(&d, NULL, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_plan_make(&d, NULL, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+}
+
+/* One line that names the backend, and for a refusal the field and the rule. */
+UTEST(explain, verdict_text) {
+    rng r = rng_seed(6005);
+    int64_t kinds[3] = {0, 0, 0}; /* chosen, could, refused */
+    for (int64_t i = scaled(300); i > 0; i--) {
+        tegroup_gemm_desc d = random_desc(&r);
+        tegroup_target target = target_of(sms[rng_int(&r, 0, 9)], versions[rng_int(&r, 0, 9)], rng_chance(&r, 80) ? everything : 0);
+        tegroup_verdict v[BACKENDS];
+        if (tegroup_explain(&d, &target, v, NULL) != TEGROUP_OK) continue;
+        for (int b = 0; b < BACKENDS; b++) {
+            char text[1024], number[32];
+            int length = tegroup_verdict_text(&v[b], text, sizeof text);
+            ASSERT_EQ(length, (int)strlen(text));
+            ASSERT_TRUE(strstr(text, tegroup_backend_name(v[b].backend)) != NULL);
+            ASSERT_TRUE(strchr(text, '\n') == NULL || strchr(text, '\n') == text + length - 1);
+            kinds[v[b].chosen ? 0 : v[b].status == TEGROUP_OK ? 1 : 2]++;
+            ASSERT_EQ(strstr(text, "chosen") != NULL || strstr(text, "CHOSEN") != NULL, v[b].chosen == 1);
+            if (v[b].status != TEGROUP_OK) {
+                ASSERT_TRUE(strstr(text, v[b].field) != NULL && strstr(text, v[b].rule) != NULL);
+                snprintf(number, sizeof number, "%ld", (long)v[b].got);
+                ASSERT_TRUE(strstr(text, number) != NULL);
+            }
+            void *mark = guards_mark();
+            size_t size = (size_t)rng_int(&r, 1, length + 2), kept = size - 1 < (size_t)length ? size - 1 : (size_t)length;
+            char *part = (char *)guarded(size);
+            ASSERT_EQ(tegroup_verdict_text(&v[b], part, size), length);
+            ASSERT_EQ(strlen(part), kept);
+            ASSERT_EQ(memcmp(part, text, kept), 0);
+            ASSERT_EQ(tegroup_verdict_text(&v[b], NULL, 0), length);
+            ASSERT_EQ(guards_changed(), 0);
+            guards_release(mark);
+        }
+    }
+    for (int i = 0; i < 3; i++) ASSERT_GT(kinds[i], 0);
+}
+
+/* The tables that dispatch reads are sound. */
+UTEST(explain, tables) {
+    int32_t rules, quirks;
+    const tegroup_backend_rule *rule = tegroup_backend_rules(&rules);
+    uint32_t seen = 0;
+    for (int32_t i = 0; i < rules; i++) {
+        ASSERT_TRUE(rule[i].backend > TEGROUP_BACKEND_AUTO && rule[i].backend < TEGROUP_BACKEND_COUNT);
+        seen |= 1u << rule[i].backend;
+        ASSERT_LE(rule[i].sm_min, rule[i].sm_max);
+        ASSERT_TRUE(rule[i].operand_dtypes != 0 && rule[i].result_dtypes != 0 && rule[i].scalings != 0 && rule[i].features != 0);
+        ASSERT_TRUE(rule[i].note != NULL && rule[i].note[0] != 0);
+        for (int d = 0; d < TEGROUP_DTYPE_COUNT; d++) /* a type and a scaling that a row admits belong together */
+            if (rule[i].operand_dtypes >> d & 1) {
+                int carried = 0;
+                for (int s = 0; s < TEGROUP_SCALING_COUNT; s++)
+                    carried |= (rule[i].scalings >> s & 1) && (tegroup_scaling_info((tegroup_scaling)s)->data_dtypes >> d & 1);
+                ASSERT_TRUE(carried);
+            }
+    }
+    for (int b = 1; b < TEGROUP_BACKEND_COUNT; b++) {
+        ASSERT_TRUE(seen >> b & 1);
+        ASSERT_STRNE("?", tegroup_backend_name((tegroup_backend)b));
+    }
+    ASSERT_TRUE(tegroup_quirks(&quirks) != NULL && quirks >= 5 && quirks <= 64);
+    ASSERT_TRUE(tegroup_quirks(NULL) == tegroup_quirks(&quirks) && tegroup_backend_rules(NULL) == rule);
+}
+
+UTEST_MAIN()

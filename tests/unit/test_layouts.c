@@ -1,0 +1,253 @@
+/* Every layout: items in order, aligned, apart, nothing wasted; what fits exactly works and a byte less is refused. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+static size_t up_to_256(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* "" or what is wrong with a layout as such. */
+static const char *flaw(const tegroup_layout *layout) {
+    size_t end = 0;
+    if (layout->count < 0 || layout->count > TEGROUP_LAYOUT_MAX_ITEMS) return "count";
+    for (int32_t i = 0; i < layout->count; i++) {
+        const tegroup_layout_item *item = &layout->items[i];
+        if (item->name == NULL || item->name[0] == 0) return "an item without a name";
+        for (int32_t j = 0; j < i; j++) if (strcmp(item->name, layout->items[j].name) == 0) return "two items of one name";
+        if (item->offset_bytes % TEGROUP_ALIGNMENT != 0) return "an item is not aligned";
+        if (item->offset_bytes < end) return "items overlap or are out of order";
+        if (item->offset_bytes != up_to_256(end)) return "slack between items";
+        end = item->offset_bytes + item->bytes;
+    }
+    return layout->total_bytes == up_to_256(end) ? "" : "total is not the end of the last item";
+}
+
+UTEST(layouts, snapshot_of_every_count) {
+    for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups++)
+        for (int irregular = 0; irregular < 2; irregular++) {
+            tegroup_layout layout;
+            tegroup_shape shape;
+            static const int32_t some[1] = {0};
+            memset(&shape, 0, sizeof shape);
+            shape.groups = groups;
+            shape.rows = groups * 7; /* nothing but groups and irregularity counts */
+            shape.cols = 1000 - groups % 13;
+            shape.row_sizes.encoding = (tegroup_encoding)(1 + groups % 3);
+            shape.row_sizes.dtype = TEGROUP_DTYPE_I32;
+            if (irregular) {
+                shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+                shape.col_sizes.dtype = TEGROUP_DTYPE_I32;
+                shape.col_sizes.data = some;
+                shape.elements = 5;
+            }
+            ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+            ASSERT_STREQ("", flaw(&layout));
+            ASSERT_EQ(layout.count, irregular ? 7 : 5);
+            size_t n = (size_t)groups, want[] = {sizeof(tegroup_snapshot_header), 8 * n, 8 * n, TEGROUP_GRANULE_COUNT * 8 * (n + 1), 4 * n, 8 * n, 8 * n};
+            for (int32_t i = 0; i < layout.count; i++) {
+                if (i == 4) ASSERT_TRUE(layout.items[i].bytes >= want[i] && layout.items[i].bytes <= 2 * want[i] + 4); /* room to sort in */
+                else ASSERT_EQ(layout.items[i].bytes, want[i]);
+            }
+        }
+}
+
+UTEST(layouts, snapshot_view_is_its_layout) {
+    rng r = rng_seed(7001);
+    for (int64_t n = scaled(300); n > 0; n--) {
+        void *mark = guards_mark();
+        tegroup_layout layout;
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = (int32_t)rng_int(&r, 0, 300), .n = 3, .k = 4, .seed = rng_next(&r)};
+        problem p;
+        s.m = random_rows(&r, s.groups, 9, 1);
+        if (rng_chance(&r, 50)) s.kg = random_widths(&r, s.groups, 4);
+        problem_make(&p, &s);
+        ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
+        ASSERT_EQ(tegroup_snapshot_layout(&p.a.tensor.shape, &layout, NULL), TEGROUP_OK);
+        const char *base = (const char *)p.a.snapshot;
+        tegroup_snapshot_view v = tegroup_snapshot_read(base);
+        ASSERT_TRUE((const char *)v.header == base + layout.items[0].offset_bytes);
+        ASSERT_TRUE((const char *)v.start == base + layout.items[1].offset_bytes);
+        ASSERT_TRUE((const char *)v.rows == base + layout.items[2].offset_bytes);
+        for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++)
+            ASSERT_TRUE((const char *)v.prefix[i] == base + layout.items[3].offset_bytes + (size_t)(i * (s.groups + 1)) * 8);
+        ASSERT_TRUE((const char *)v.order == base + layout.items[4].offset_bytes);
+        ASSERT_EQ(v.cols != NULL, s.kg != NULL);
+        if (s.kg != NULL) ASSERT_TRUE((const char *)v.cols == base + layout.items[5].offset_bytes && (const char *)v.offset == base + layout.items[6].offset_bytes);
+        guards_release(mark);
+    }
+    tegroup_snapshot_view none = tegroup_snapshot_read(NULL);
+    ASSERT_TRUE(none.header == NULL && none.start == NULL && none.rows == NULL && none.order == NULL && none.cols == NULL && none.offset == NULL);
+    for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++) ASSERT_TRUE(none.prefix[i] == NULL);
+}
+
+UTEST(layouts, cublaslt_setup_of_every_count) {
+    for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups++) {
+        tegroup_layout layout;
+        ASSERT_EQ(tegroup_cublaslt_setup_layout(groups, &layout, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", flaw(&layout));
+        ASSERT_EQ(layout.count, TEGROUP_SETUP_COUNT);
+        for (int32_t i = 0; i < layout.count; i++) ASSERT_EQ(layout.items[i].bytes, (size_t)groups * 8);
+        ASSERT_EQ(layout.total_bytes, TEGROUP_SETUP_COUNT * up_to_256((size_t)groups * 8));
+    }
+}
+
+UTEST(layouts, refusals_write_nothing) {
+    static const int32_t bad[] = {-1, INT32_MIN, TEGROUP_MAX_GROUPS + 1, INT32_MAX};
+    tegroup_layout layout, before;
+    tegroup_shape shape;
+    tegroup_error error;
+    memset(&shape, 0, sizeof shape);
+    memset(&layout, 0x5A, sizeof layout);
+    before = layout;
+    for (int i = 0; i < 4; i++) {
+        ASSERT_EQ(tegroup_cublaslt_setup_layout(bad[i], &layout, &error), TEGROUP_ERROR_VALUE);
+        ASSERT_STREQ("groups", error.field);
+        ASSERT_EQ(error.got, bad[i]);
+        shape.groups = bad[i];
+        ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, &error), TEGROUP_ERROR_VALUE);
+        ASSERT_STREQ("shape.groups", error.field);
+        ASSERT_EQ(error.got, bad[i]);
+    }
+    ASSERT_EQ(memcmp(&layout, &before, sizeof layout), 0);
+    ASSERT_EQ(tegroup_cublaslt_setup_layout(1, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_snapshot_layout(NULL, &layout, &error), TEGROUP_ERROR_NULL_ARGUMENT);
+}
+
+/* A snapshot or workspace of exactly the bytes asked for works; with a byte less nothing happens. */
+UTEST(layouts, exactly_enough) {
+    rng r = rng_seed(7002);
+    for (int64_t n = scaled(60); n > 0; n--) {
+        void *mark = guards_mark();
+        problem p;
+        tegroup_error error;
+        spec s = random_spec(&r, (tegroup_op)rng_int(&r, 1, 3), 20, 30);
+        s.threads = (int32_t)rng_int(&r, 1, 3);
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(problem_plan(&p), TEGROUP_OK); /* the workspace that it makes is exact and guarded */
+        ASSERT_STREQ("", flaw(&p.plan.workspace));
+        ASSERT_EQ(p.desc.workspace_bytes, p.plan.workspace.total_bytes);
+        if (p.a.snapshot != NULL) {
+            tegroup_prepare_desc d = {.struct_size = sizeof d, .shape = p.a.tensor.shape, .space = TEGROUP_SPACE_HOST, .snapshot = p.a.snapshot};
+            d.ld = d.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? p.a.tensor.ld : 0;
+            d.snapshot_bytes = guarded_find(p.a.snapshot)->bytes - 1;
+            guarded_remember(p.a.snapshot);
+            ASSERT_EQ(tegroup_prepare(&d, NULL, &error), TEGROUP_ERROR_WORKSPACE);
+            ASSERT_STREQ("snapshot_bytes", error.field);
+            ASSERT_EQ(error.expected, (int64_t)d.snapshot_bytes + 1);
+            ASSERT_EQ(error.got, (int64_t)d.snapshot_bytes);
+            ASSERT_EQ(guarded_changed(p.a.snapshot), 0);
+        }
+        ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
+        if (p.plan.workspace.total_bytes > 0) {
+            p.desc.workspace_bytes--;
+            ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_WORKSPACE);
+            ASSERT_EQ(error.expected, (int64_t)p.plan.workspace.total_bytes);
+            ASSERT_EQ(error.got, (int64_t)p.plan.workspace.total_bytes - 1);
+            p.desc.workspace_bytes++;
+        }
+        ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_OK);
+        ASSERT_LE(problem_compare(&p).worst, 1.0);
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+/* Plans for machines that are not here: what the workspace of each backend is made of. */
+static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t cublas_bytes, int32_t streams, int32_t cublaslt, tegroup_plan *plan, tegroup_error *error) {
+    tegroup_gemm_desc d;
+    tegroup_target target = {.struct_size = sizeof target, .sm = 100, .cublaslt_version = cublaslt, .built = 0xFFFFFFFFu};
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.op = TEGROUP_OP_FORWARD;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = groups;
+    d.a.shape.rows = d.d.shape.rows = 64;
+    d.a.shape.cols = d.b.shape.cols = 32;
+    d.b.shape.rows = d.d.shape.cols = 16;
+    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+    d.backend = backend;
+    d.cublas_workspace_bytes = cublas_bytes;
+    d.stream_count = streams;
+    return tegroup_plan_make(&d, &target, plan, error);
+}
+
+UTEST(layouts, workspaces_of_cublaslt) {
+    tegroup_plan plan;
+    tegroup_layout setup;
+    const size_t usual = (size_t)32 << 20; /* cuBLAS' advice for Hopper and later */
+    for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups += groups < 70 ? 1 : 97) {
+        ASSERT_EQ(tegroup_cublaslt_setup_layout(groups, &setup, NULL), TEGROUP_OK);
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, groups, 0, 0, 131000, &plan, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", flaw(&plan.workspace));
+        ASSERT_EQ(plan.workspace.count, TEGROUP_SETUP_COUNT + 1);
+        for (int32_t i = 0; i < setup.count; i++) { /* the set-up layout is the one of the public function, item by item */
+            ASSERT_STREQ(plan.workspace.items[i].name, setup.items[i].name);
+            ASSERT_EQ(plan.workspace.items[i].offset_bytes, setup.items[i].offset_bytes);
+            ASSERT_EQ(plan.workspace.items[i].bytes, setup.items[i].bytes);
+        }
+        ASSERT_EQ(plan.workspace.items[TEGROUP_SETUP_COUNT].bytes, usual);
+        ASSERT_EQ(plan.workspace.total_bytes, setup.total_bytes + usual);
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, groups, 1000, 0, 131000, &plan, NULL), TEGROUP_OK);
+        ASSERT_EQ(plan.workspace.total_bytes, setup.total_bytes + 1024);
+    }
+    for (int32_t streams = 0; streams < 9; streams++) {
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 3, 4096, streams, 131000, &plan, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", flaw(&plan.workspace));
+        ASSERT_EQ(plan.workspace.total_bytes, (size_t)4096 * (size_t)(streams > 1 ? streams : 1));
+        ASSERT_EQ(plan.hypothetical, 1);
+    }
+}
+
+UTEST(layouts, overflow_is_a_status) {
+    static const size_t huge[] = {SIZE_MAX, SIZE_MAX - 255, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 2 - 255};
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        tegroup_plan plan, before;
+        tegroup_error error;
+        memset(&plan, 0x5A, sizeof plan);
+        before = plan;
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, 5, huge[i], 0, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
+        ASSERT_STREQ("cublas_workspace_bytes", error.field);
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 5, huge[i] / 2, 3, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
+        ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 5, huge[i] / 1000, INT32_MAX, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
+        ASSERT_EQ(memcmp(&plan, &before, sizeof plan), 0);
+    }
+}
+
+/* A line an item and one for the sum; the length is the whole text's, whatever fits. */
+UTEST(layouts, text) {
+    tegroup_layout layout;
+    char text[4096];
+    ASSERT_EQ(tegroup_cublaslt_setup_layout(33, &layout, NULL), TEGROUP_OK);
+    int length = tegroup_layout_text(&layout, text, sizeof text), lines = 0;
+    ASSERT_EQ(length, (int)strlen(text));
+    for (const char *c = text; *c != 0; c++) lines += *c == '\n';
+    ASSERT_TRUE(lines == layout.count + 1 || (lines == layout.count && text[length - 1] != '\n'));
+    const char *at = text;
+    for (int32_t i = 0; i < layout.count; i++) { /* in order, each with its bytes */
+        char number[32];
+        at = strstr(at, layout.items[i].name);
+        ASSERT_TRUE(at != NULL);
+        const char *end = strchr(at, '\n'), *line = at;
+        while (line > text && line[-1] != '\n') line--;
+        snprintf(number, sizeof number, "%lu", (unsigned long)layout.items[i].bytes);
+        const char *found = strstr(line, number);
+        ASSERT_TRUE(found != NULL && found < end);
+    }
+    char number[32];
+    snprintf(number, sizeof number, "%lu", (unsigned long)layout.total_bytes);
+    ASSERT_TRUE(strstr(at, number) != NULL);
+    for (size_t size = 0; size <= (size_t)length + 2; size++) {
+        void *mark = guards_mark();
+        char *part = (char *)guarded(size);
+        ASSERT_EQ(tegroup_layout_text(&layout, size > 0 ? part : NULL, size), length);
+        if (size > 0) {
+            size_t kept = size - 1 < (size_t)length ? size - 1 : (size_t)length;
+            ASSERT_EQ(strlen(part), kept);
+            ASSERT_EQ(memcmp(part, text, kept), 0);
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+UTEST_MAIN()

@@ -1,0 +1,635 @@
+/* Router, permutation, combine and SwiGLU with their gradients: against references in FP64, against finite differences
+ * in FP64, and against what the descriptors promise to leave alone. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
+
+/* A guarded, poisoned matrix, with or without room between its rows. */
+static tegroup_matrix matrix(rng *r, tegroup_dtype dtype, int64_t rows, int64_t cols) {
+    tegroup_matrix m;
+    memset(&m, 0, sizeof m);
+    m.rows = rows;
+    m.cols = cols;
+    m.ld = rng_chance(r, 50) ? cols + rng_int(r, 1, 5) : 0;
+    m.dtype = dtype;
+    int64_t elements = rows > 0 ? (rows - 1) * (m.ld != 0 ? m.ld : cols) + cols : 0;
+    m.data = guarded_skewed((size_t)elements * size_of(dtype), size_of(dtype) * (size_t)rng_int(r, 0, 3));
+    return m;
+}
+static int64_t place(const tegroup_matrix *m, int64_t row, int64_t col) { return row * (m->ld != 0 ? m->ld : m->cols) + col; }
+static double at(const tegroup_matrix *m, int64_t row, int64_t col) { return load(m->dtype, m->data, place(m, row, col)); }
+static void set(tegroup_matrix *m, int64_t row, int64_t col, double x) { store(m->dtype, m->data, place(m, row, col), x); }
+static int64_t at64(const tegroup_matrix *m, int64_t row, int64_t col) { return ((int64_t *)m->data)[place(m, row, col)]; }
+static int32_t at32(const tegroup_matrix *m, int64_t row, int64_t col) { return ((int32_t *)m->data)[place(m, row, col)]; }
+static tegroup_matrix filled(rng *r, tegroup_dtype dtype, int64_t rows, int64_t cols, double size) {
+    tegroup_matrix m = matrix(r, dtype, rows, cols);
+    for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < cols; j++) set(&m, i, j, size * rng_normal(r));
+    return m;
+}
+static void remember_all(void *mark) {
+    for (guarded_node *n = guarded_top; n != (guarded_node *)mark; n = n->older) if (!n->scratch) guarded_remember(n->data);
+}
+/* The elements of m are its own to write; forget what they were. */
+static void may_change_row(const tegroup_matrix *m, int64_t row) {
+    guarded_node *n = guarded_find(m->data);
+    size_t from = (size_t)place(m, row, 0) * size_of(m->dtype);
+    memcpy(n->copy + from, n->data + from, (size_t)m->cols * size_of(m->dtype));
+}
+static void may_change(const tegroup_matrix *m) { for (int64_t i = 0; i < m->rows; i++) may_change_row(m, i); }
+static int64_t disturbed(void *mark) {
+    int64_t changed = guards_changed();
+    for (guarded_node *n = guarded_top; n != (guarded_node *)mark; n = n->older) if (!n->scratch && n->copy != NULL) changed += guarded_changed(n->data);
+    return changed;
+}
+
+/* Largest error / bound seen, by what was tested. */
+static double worst_router, worst_router_grad, worst_permute, worst_activation;
+static int within(double got, double want, double bound, double *worst) {
+    double ratio = got == want ? 0 : fabs(got - want) / bound;
+    if (!(ratio <= 1)) fprintf(stderr, "got %.17g, want %.17g, bound %g\n", got, want, bound);
+    if (ratio > *worst || isnan(ratio)) *worst = ratio;
+    return ratio <= 1;
+}
+/* What rounding to a stored type may add. */
+static double stored(tegroup_dtype dtype, double x) { return unit_roundoff(dtype) * fabs(x) * (1 + 0x1p-6) + smallest_step(dtype) / 2; }
+
+/* ---- router ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct router_case { tegroup_router_desc d; double loss[2]; } router_case;
+
+static void router_make(router_case *c, rng *r, tegroup_dtype logits, tegroup_dtype probabilities, int64_t tokens, int32_t experts, int32_t k) {
+    tegroup_router_desc *d = &c->d;
+    memset(d, 0, sizeof *d);
+    d->struct_size = sizeof *d;
+    d->space = TEGROUP_SPACE_HOST;
+    d->experts = experts;
+    d->k = k;
+    d->normalize = (int32_t)rng_int(r, 0, 1);
+    d->logits = filled(r, logits, tokens, experts, 2);
+    d->probabilities = matrix(r, probabilities, tokens, experts);
+    d->weights = matrix(r, probabilities, tokens, k);
+    d->indices = matrix(r, TEGROUP_DTYPE_I32, tokens, k);
+    d->counts = matrix(r, TEGROUP_DTYPE_I64, 1, experts);
+    d->balance_coefficient = 0.01;
+    d->balance_loss = (double *)guarded(sizeof(double));
+}
+
+UTEST(moe, router_forward) {
+    rng r = rng_seed(4001);
+    int64_t ties = 0;
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        int32_t experts = (int32_t)rng_int(&r, 1, 70), k = (int32_t)rng_int(&r, 1, experts < 9 ? experts : 9);
+        int64_t tokens = rng_int(&r, 0, 40);
+        router_case c;
+        router_make(&c, &r, in, out, tokens, experts, k);
+        if (rng_chance(&r, 40)) /* few values, hence ties */
+            for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        double u = unit_roundoff(out), mean[70], share[70], loss = 0;
+        int64_t counts[70] = {0};
+        memset(mean, 0, sizeof mean);
+        for (int64_t t = 0; t < tokens; t++) {
+            double largest = -INFINITY, sum = 0, chosen = 0;
+            char taken[70] = {0};
+            for (int32_t e = 0; e < experts; e++) largest = fmax(largest, at(&c.d.logits, t, e));
+            for (int32_t e = 0; e < experts; e++) sum += exp(at(&c.d.logits, t, e) - largest);
+            for (int32_t e = 0; e < experts; e++) { /* x - max errs by u |x - max|, exp by a few u, the sum by a u a term */
+                double x = at(&c.d.logits, t, e) - largest, p = exp(x) / sum;
+                ASSERT_TRUE(within(at(&c.d.probabilities, t, e), p, (experts + 2 * fabs(x) + 8) * u * p + smallest_step(out), &worst_router));
+                mean[e] += p / (double)tokens;
+            }
+            for (int32_t j = 0; j < k; j++) {
+                int32_t e = at32(&c.d.indices, t, j), best = -1;
+                for (int32_t f = 0; f < experts; f++) /* the largest not yet taken, of equals the lowest */
+                    if (!taken[f] && (best < 0 || at(&c.d.probabilities, t, f) > at(&c.d.probabilities, t, best))) best = f;
+                for (int32_t f = 0; f < experts; f++) ties += !taken[f] && f != best && at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best);
+                ASSERT_EQ(e, best);
+                taken[e] = 1;
+                counts[e]++;
+                chosen += at(&c.d.probabilities, t, e);
+            }
+            double total = 0;
+            for (int32_t j = 0; j < k; j++) {
+                double p = at(&c.d.probabilities, t, at32(&c.d.indices, t, j)), w = at(&c.d.weights, t, j);
+                total += w;
+                if (!c.d.normalize) ASSERT_EQ(w, p);
+                else ASSERT_TRUE(within(w, p / chosen, (k + 2) * u * p / chosen, &worst_router));
+            }
+            if (c.d.normalize) ASSERT_TRUE(within(total, 1, (2 * k + 4) * u, &worst_router));
+        }
+        for (int32_t e = 0; e < experts; e++) {
+            ASSERT_EQ(at64(&c.d.counts, 0, e), counts[e]);
+            share[e] = tokens > 0 ? (double)counts[e] / (double)(tokens * k) : 0;
+            loss += share[e] * mean[e];
+        }
+        loss *= 0.01 * experts;
+        ASSERT_TRUE(within(*c.d.balance_loss, loss, (double)(experts + 40) * u * loss + ((double)(tokens + experts) + 10) * 0x1p-53 * loss + 1e-300, &worst_router));
+        may_change(&c.d.probabilities); may_change(&c.d.weights); may_change(&c.d.indices); may_change(&c.d.counts);
+        memcpy(guarded_find(c.d.balance_loss)->copy, c.d.balance_loss, sizeof(double));
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(ties, 0);
+    printf("router: error/bound at most %.3f\n", worst_router);
+}
+
+/* Logits that are not numbers choose something, but never the same expert twice and none that does not exist. */
+UTEST(moe, router_survives_nan) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
+    rng r = rng_seed(4002);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        int32_t experts = (int32_t)rng_int(&r, 1, 12), k = (int32_t)rng_int(&r, 1, experts);
+        router_case c;
+        router_make(&c, &r, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 9, experts, k);
+        for (int64_t t = 0; t < 9; t++) for (int32_t e = 0; e < experts; e++) if (rng_chance(&r, 30)) set(&c.d.logits, t, e, odd[rng_int(&r, 0, 5)]);
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        int64_t total = 0;
+        for (int64_t t = 0; t < 9; t++)
+            for (int32_t j = 0; j < k; j++) {
+                int32_t e = at32(&c.d.indices, t, j);
+                ASSERT_TRUE(e >= 0 && e < experts);
+                for (int32_t h = 0; h < j; h++) ASSERT_NE(e, at32(&c.d.indices, t, h));
+            }
+        for (int32_t e = 0; e < experts; e++) total += at64(&c.d.counts, 0, e);
+        ASSERT_EQ(total, (int64_t)9 * k);
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+static tegroup_router_backward_desc backward_of(const router_case *c, tegroup_matrix grad_weights, tegroup_matrix grad_logits) {
+    tegroup_router_backward_desc b;
+    memset(&b, 0, sizeof b);
+    b.struct_size = sizeof b;
+    b.space = TEGROUP_SPACE_HOST;
+    b.experts = c->d.experts;
+    b.k = c->d.k;
+    b.normalize = c->d.normalize;
+    b.probabilities = c->d.probabilities;
+    b.indices = c->d.indices;
+    b.counts = c->d.counts;
+    b.grad_weights = grad_weights;
+    b.grad_logits = grad_logits;
+    b.balance_coefficient = c->d.balance_coefficient;
+    return b;
+}
+
+/* d/d logits of sum(weights * G) + loss_scale * balance_loss, the choice held fixed: central differences in FP64. */
+UTEST(moe, router_gradient_by_finite_differences) {
+    rng r = rng_seed(4003);
+    double worst = 0;
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        int32_t experts = (int32_t)rng_int(&r, 2, 12), k = (int32_t)rng_int(&r, 1, experts < 4 ? experts : 4);
+        int64_t tokens = rng_int(&r, 1, 8);
+        router_case c;
+        router_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, tokens, experts, k);
+        c.d.balance_coefficient = rng_chance(&r, 30) ? 0 : 0.5;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = backward_of(&c, filled(&r, TEGROUP_DTYPE_F64, tokens, k, 1), matrix(&r, TEGROUP_DTYPE_F64, tokens, experts));
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        double scale = b.loss_scale != 0 ? b.loss_scale : 1;
+        if (b.balance_coefficient == 0) memset(&b.counts, 0, sizeof b.counts);
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        int32_t *kept = (int32_t *)scratch((size_t)(tokens * k) * 4);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t j = 0; j < k; j++) kept[t * k + j] = at32(&c.d.indices, t, j);
+        for (int64_t t = 0; t < tokens; t++)
+            for (int32_t e = 0; e < experts; e++) {
+                double value[2], x = at(&c.d.logits, t, e), step = 1e-5;
+                int same_choice = 1;
+                for (int side = 0; side < 2; side++) {
+                    set(&c.d.logits, t, e, side ? x + step : x - step);
+                    ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                    value[side] = scale * *c.d.balance_loss;
+                    for (int64_t q = 0; q < tokens; q++)
+                        for (int32_t j = 0; j < k; j++) {
+                            same_choice &= at32(&c.d.indices, q, j) == kept[q * k + j];
+                            value[side] += at(&c.d.weights, q, j) * at(&b.grad_weights, q, j);
+                        }
+                }
+                set(&c.d.logits, t, e, x);
+                if (!same_choice) continue; /* a tie within the step */
+                double numeric = (value[1] - value[0]) / (2 * step), analytic = at(&b.grad_logits, t, e);
+                double error = fabs(numeric - analytic) / (fabs(analytic) + 1e-2);
+                if (error > worst) worst = error;
+                ASSERT_LT(error, 1e-6);
+            }
+        guards_release(mark);
+    }
+    printf("router gradient against differences: %.1e\n", worst);
+    ASSERT_GT(worst, 0);
+}
+
+UTEST(moe, router_gradient_in_every_type) {
+    rng r = rng_seed(4004);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        int32_t experts = (int32_t)rng_int(&r, 1, 40), k = (int32_t)rng_int(&r, 1, experts < 8 ? experts : 8);
+        int64_t tokens = rng_int(&r, 0, 20);
+        router_case c;
+        router_make(&c, &r, TEGROUP_DTYPE_F32, p, tokens, experts, k);
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = backward_of(&c, filled(&r, p, tokens, k, 1), matrix(&r, out, tokens, experts));
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < tokens; t++) {
+            double g[40], size[40], chosen = 0, dot = 0, dot_size = 0, mean = 0, mean_size = 0, u = unit_roundoff(p);
+            for (int32_t j = 0; j < k; j++) chosen += at(&b.probabilities, t, at32(&b.indices, t, j));
+            for (int32_t j = 0; j < k; j++) {
+                dot += at(&b.grad_weights, t, j) * at(&b.probabilities, t, at32(&b.indices, t, j)) / chosen;
+                dot_size += fabs(at(&b.grad_weights, t, j)) * at(&b.probabilities, t, at32(&b.indices, t, j)) / chosen;
+            }
+            for (int32_t e = 0; e < experts; e++) {
+                g[e] = b.balance_coefficient * experts * (double)at64(&b.counts, 0, e) / (double)(tokens * k) / (double)tokens;
+                size[e] = fabs(g[e]);
+                for (int32_t j = 0; j < k; j++)
+                    if (at32(&b.indices, t, j) == e) {
+                        double w = at(&b.grad_weights, t, j);
+                        g[e] += b.normalize ? (w - dot) / chosen : w;
+                        size[e] += b.normalize ? (fabs(w) + dot_size) / chosen : fabs(w);
+                    }
+                mean += at(&b.probabilities, t, e) * g[e];
+                mean_size += at(&b.probabilities, t, e) * size[e];
+            }
+            for (int32_t e = 0; e < experts; e++) {
+                double q = at(&b.probabilities, t, e), want = q * (g[e] - mean);
+                ASSERT_TRUE(within(at(&b.grad_logits, t, e), want, (experts + 3 * k + 12) * u * q * (size[e] + mean_size) + stored(out, want) + smallest_step(p), &worst_router_grad));
+            }
+        }
+        may_change(&b.grad_logits);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    printf("router gradient: error/bound at most %.3f\n", worst_router_grad);
+}
+
+/* ---- permutation -------------------------------------------------------------------------------------------------------- */
+
+typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;
+
+/* Random indices, some dropped or nonsense, and groups with room for fewer, as many or more than come. */
+static void routing_make(routing *c, rng *r) {
+    tegroup_permutation_desc *d = &c->d;
+    tegroup_layout layout;
+    memset(d, 0, sizeof *d);
+    c->tokens = rng_int(r, 0, 40);
+    c->experts = (int32_t)rng_int(r, 1, 9);
+    c->k = (int32_t)rng_int(r, 1, 4);
+    d->struct_size = sizeof *d;
+    d->space = TEGROUP_SPACE_HOST;
+    d->indices = matrix(r, TEGROUP_DTYPE_I32, c->tokens, c->k);
+    int64_t counts[9] = {0}, sum = 0;
+    for (int64_t t = 0; t < c->tokens; t++)
+        for (int32_t j = 0; j < c->k; j++) {
+            static const int32_t nonsense[] = {-1, -1, -2, INT32_MIN, INT32_MAX};
+            int32_t e = rng_chance(r, 90) ? (int32_t)rng_int(r, 0, c->experts - 1) : rng_chance(r, 70) ? nonsense[rng_int(r, 0, 4)] : c->experts;
+            ((int32_t *)d->indices.data)[place(&d->indices, t, j)] = e;
+            if (e >= 0 && e < c->experts) counts[e]++;
+        }
+    int policy = (int)rng_int(r, 0, 2); /* exact counts, a capacity, or room to spare */
+    for (int32_t e = 0; e < c->experts; e++) {
+        if (policy == 1) counts[e] = rng_int(r, 0, counts[e] + 1);
+        if (policy == 2) counts[e] += rng_int(r, 0, 3);
+        sum += counts[e];
+    }
+    d->shape.groups = c->experts;
+    d->shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    d->shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    d->shape.row_sizes.space = TEGROUP_SPACE_HOST;
+    d->shape.row_sizes.data = index_array(TEGROUP_DTYPE_I64, counts, c->experts);
+    if (rng_chance(r, 30)) { d->shape.row_sizes.alignment = 4; sum += 4 * c->experts; }
+    d->shape.rows = c->rows = sum + rng_int(r, 0, 5);
+    d->shape.cols = 1;
+    d->row_of_slot = matrix(r, TEGROUP_DTYPE_I64, c->tokens, c->k);
+    d->slot_of_row = matrix(r, TEGROUP_DTYPE_I64, 1, c->rows);
+    if (tegroup_snapshot_layout(&d->shape, &layout, NULL) != TEGROUP_OK) abort();
+    tegroup_prepare_desc p = {.struct_size = sizeof p, .shape = d->shape, .space = TEGROUP_SPACE_HOST, .snapshot = guarded(layout.total_bytes), .snapshot_bytes = layout.total_bytes};
+    if (tegroup_prepare(&p, NULL, NULL) != TEGROUP_OK) abort();
+    d->shape.snapshot = p.snapshot;
+}
+
+UTEST(moe, permutation) {
+    rng r = rng_seed(4005);
+    int64_t overflowed = 0, dropped = 0, placed = 0;
+    for (int64_t i = scaled(800); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r);
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_snapshot_view v = tegroup_snapshot_read(c.d.shape.snapshot);
+        int64_t next[9] = {0}, *slot_of_row = (int64_t *)scratch((size_t)c.rows * 8 + 8);
+        for (int64_t row = 0; row < c.rows; row++) slot_of_row[row] = -1;
+        for (int64_t slot = 0; slot < c.tokens * c.k; slot++) { /* slots in order take the rows of their group in order */
+            int32_t e = at32(&c.d.indices, slot / c.k, slot % c.k);
+            int64_t row = -1;
+            if (e < 0 || e >= c.experts) dropped++;
+            else if (next[e] >= v.rows[e]) overflowed++;
+            else { row = v.start[e] + next[e]++; slot_of_row[row] = slot; placed++; }
+            ASSERT_EQ(at64(&c.d.row_of_slot, slot / c.k, slot % c.k), row);
+        }
+        for (int64_t row = 0; row < c.rows; row++) ASSERT_EQ(at64(&c.d.slot_of_row, 0, row), slot_of_row[row]);
+        may_change(&c.d.row_of_slot); may_change(&c.d.slot_of_row);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_TRUE(overflowed > 0 && dropped > 0 && placed > 0);
+}
+
+static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
+static double weight_at(const tegroup_matrix *w, int64_t t, int64_t j) { return w->dtype == TEGROUP_DTYPE_UNSET ? 1 : at(w, t, j); }
+
+UTEST(moe, permute_and_combine) {
+    rng r = rng_seed(4006);
+    for (int64_t i = scaled(800); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r);
+        ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], wide = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        int64_t width = rng_int(&r, 0, 33);
+        double u = unit_roundoff(wide);
+        int weighted = rng_chance(&r, 50);
+        tegroup_matrix weights = weighted ? filled(&r, wide, c.tokens, c.k, 1) : no_matrix();
+
+        tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = c.k, .tokens = filled(&r, dtype, c.tokens, width, 1),
+                                  .slot_of_row = c.d.slot_of_row, .weights = weights, .permuted = matrix(&r, dtype, c.rows, width)};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permute(&p, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < c.rows; row++) {
+            int64_t slot = at64(&c.d.slot_of_row, 0, row);
+            if (slot < 0) continue;
+            for (int64_t j = 0; j < width; j++) {
+                double x = at(&p.tokens, slot / c.k, j), want = weight_at(&weights, slot / c.k, slot % c.k) * x;
+                if (!weighted) ASSERT_EQ(at(&p.permuted, row, j), x);
+                else ASSERT_TRUE(within(at(&p.permuted, row, j), want, 2 * u * fabs(want) + stored(dtype, want), &worst_permute));
+            }
+            may_change_row(&p.permuted, row);
+        }
+        ASSERT_EQ(disturbed(mark), 0); /* rows without a slot as they were */
+
+        /* those rows are poison, which must not leak into the sums */
+        tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = p.permuted, .row_of_slot = c.d.row_of_slot,
+                                  .weights = weights, .tokens = matrix(&r, dtype, c.tokens, width)};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_combine(&q, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < c.tokens; t++)
+            for (int64_t j = 0; j < width; j++) {
+                double want = 0, size = 0;
+                for (int32_t s = 0; s < c.k; s++) {
+                    int64_t row = at64(&c.d.row_of_slot, t, s);
+                    if (row < 0) continue;
+                    want += weight_at(&weights, t, s) * at(&q.permuted, row, j);
+                    size += fabs(weight_at(&weights, t, s) * at(&q.permuted, row, j));
+                }
+                ASSERT_TRUE(within(at(&q.tokens, t, j), want, (c.k + 2) * u * size + stored(dtype, want), &worst_permute));
+            }
+        may_change(&q.tokens);
+        ASSERT_EQ(disturbed(mark), 0);
+
+        tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, dtype, c.tokens, width, 1),
+            .permuted = q.permuted, .row_of_slot = c.d.row_of_slot, .weights = weights, .grad_permuted = matrix(&r, dtype, c.rows, width),
+            .grad_weights = rng_chance(&r, 70) ? matrix(&r, wide, c.tokens, c.k) : no_matrix()};
+        if (b.grad_weights.dtype == TEGROUP_DTYPE_UNSET) b.permuted = no_matrix();
+        remember_all(mark);
+        ASSERT_EQ(tegroup_combine_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < c.tokens; t++)
+            for (int32_t s = 0; s < c.k; s++) {
+                int64_t row = at64(&c.d.row_of_slot, t, s);
+                double dot = 0, size = 0;
+                for (int64_t j = 0; j < width && row >= 0; j++) {
+                    double g = at(&b.grad_tokens, t, j), want = weight_at(&weights, t, s) * g;
+                    ASSERT_TRUE(within(at(&b.grad_permuted, row, j), want, 2 * u * fabs(want) + stored(dtype, want), &worst_permute));
+                    dot += g * at(&q.permuted, row, j);
+                    size += fabs(g * at(&q.permuted, row, j));
+                }
+                if (row >= 0) may_change_row(&b.grad_permuted, row);
+                if (b.grad_weights.dtype != TEGROUP_DTYPE_UNSET)
+                    ASSERT_TRUE(within(at(&b.grad_weights, t, s), dot, (double)(width + 2) * u * size + 1e-300, &worst_permute));
+            }
+        if (b.grad_weights.dtype != TEGROUP_DTYPE_UNSET) may_change(&b.grad_weights);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    printf("permute and combine: error/bound at most %.3f\n", worst_permute);
+}
+
+/* In FP64: <combine(P, w), G> changes by <grad_P, dP> + <grad_w, dw>, which being bilinear it does exactly but for rounding. */
+UTEST(moe, combine_gradient_is_the_adjoint) {
+    rng r = rng_seed(4007);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        routing c;
+        routing_make(&c, &r);
+        int64_t width = 7;
+        ASSERT_EQ(tegroup_permutation_make(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = filled(&r, TEGROUP_DTYPE_F64, c.rows, width, 1),
+            .row_of_slot = c.d.row_of_slot, .weights = filled(&r, TEGROUP_DTYPE_F64, c.tokens, c.k, 1), .tokens = matrix(&r, TEGROUP_DTYPE_F64, c.tokens, width)};
+        tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, TEGROUP_DTYPE_F64, c.tokens, width, 1),
+            .permuted = q.permuted, .row_of_slot = c.d.row_of_slot, .weights = q.weights, .grad_permuted = filled(&r, TEGROUP_DTYPE_F64, c.rows, width, 0),
+            .grad_weights = matrix(&r, TEGROUP_DTYPE_F64, c.tokens, c.k)};
+        ASSERT_EQ(tegroup_combine(&q, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_combine_backward(&b, NULL, NULL), TEGROUP_OK);
+        double value = 0, by_rows = 0, by_weights = 0;
+        for (int64_t t = 0; t < c.tokens; t++) for (int64_t j = 0; j < width; j++) value += at(&q.tokens, t, j) * at(&b.grad_tokens, t, j);
+        for (int64_t row = 0; row < c.rows; row++) for (int64_t j = 0; j < width; j++) by_rows += at(&b.grad_permuted, row, j) * at(&q.permuted, row, j);
+        for (int64_t t = 0; t < c.tokens; t++) for (int32_t s = 0; s < c.k; s++) by_weights += at(&b.grad_weights, t, s) * at(&q.weights, t, s);
+        ASSERT_LE(fabs(value - by_rows), 1e-11);
+        ASSERT_LE(fabs(value - by_weights), 1e-11);
+        guards_release(mark);
+    }
+}
+
+/* A map that leads outside is refused before anything is written. */
+UTEST(moe, maps_that_lie_are_refused) {
+    static const int64_t lies[] = {-2, INT64_MIN, INT64_MAX, 6, 1000};
+    rng r = rng_seed(4008);
+    for (int i = 0; i < 5; i++) {
+        void *mark = guards_mark();
+        tegroup_error error;
+        tegroup_matrix slots = matrix(&r, TEGROUP_DTYPE_I64, 1, 6), rows = matrix(&r, TEGROUP_DTYPE_I64, 3, 2);
+        for (int64_t j = 0; j < 6; j++) { ((int64_t *)slots.data)[place(&slots, 0, j)] = j; ((int64_t *)rows.data)[place(&rows, j / 2, j % 2)] = j; }
+        ((int64_t *)slots.data)[place(&slots, 0, 4)] = lies[i];
+        ((int64_t *)rows.data)[place(&rows, 2, 0)] = lies[i];
+        tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = 2, .tokens = filled(&r, TEGROUP_DTYPE_F32, 3, 4, 1), .slot_of_row = slots,
+                                  .permuted = matrix(&r, TEGROUP_DTYPE_F32, 6, 4)};
+        tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = filled(&r, TEGROUP_DTYPE_F32, 6, 4, 1), .row_of_slot = rows,
+                                  .tokens = matrix(&r, TEGROUP_DTYPE_F32, 3, 4)};
+        tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, TEGROUP_DTYPE_F32, 3, 4, 1), .row_of_slot = rows,
+                                           .grad_permuted = matrix(&r, TEGROUP_DTYPE_F32, 6, 4)};
+        remember_all(mark);
+        ASSERT_EQ(tegroup_permute(&p, NULL, &error), TEGROUP_ERROR_CAPACITY);
+        ASSERT_EQ(error.got, lies[i]);
+        ASSERT_EQ(tegroup_combine(&q, NULL, &error), TEGROUP_ERROR_CAPACITY);
+        ASSERT_EQ(error.got, lies[i]);
+        ASSERT_EQ(tegroup_combine_backward(&b, NULL, &error), TEGROUP_ERROR_CAPACITY);
+        ASSERT_EQ(error.got, lies[i]);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+}
+
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct gate_case { tegroup_activation_desc f; tegroup_activation_backward_desc b; const void *snapshot; int64_t rows, width; } gate_case;
+
+static void gate_make(gate_case *c, rng *r, tegroup_dtype dtype, tegroup_dtype scalars, double size) {
+    tegroup_layout layout;
+    c->width = rng_int(r, 0, 24);
+    c->snapshot = NULL;
+    c->rows = rng_int(r, 0, 20);
+    if (rng_chance(r, 60)) { /* only the rows of some groups, in any order and with gaps */
+        spec s = {.op = TEGROUP_OP_FORWARD, .groups = 4, .n = 1, .k = 1, .place = (place_kind)rng_int(r, 0, 3), .alignment = 4, .tail_rows = rng_int(r, 0, 4), .seed = rng_next(r)};
+        problem p;
+        s.m = random_rows(r, 4, 6, 1);
+        problem_make(&p, &s);
+        c->rows = p.capacity;
+        if (problem_prepare(&p) != TEGROUP_OK || tegroup_snapshot_layout(&p.a.tensor.shape, &layout, NULL) != TEGROUP_OK) abort();
+        c->snapshot = p.a.snapshot;
+    }
+    memset(&c->f, 0, sizeof c->f);
+    memset(&c->b, 0, sizeof c->b);
+    c->f.struct_size = sizeof c->f;
+    c->b.struct_size = sizeof c->b;
+    c->f.space = c->b.space = TEGROUP_SPACE_HOST;
+    c->f.activation = c->b.activation = TEGROUP_ACTIVATION_SWIGLU;
+    c->f.interleaved = c->b.interleaved = (int32_t)rng_int(r, 0, 1);
+    c->f.snapshot = c->b.snapshot = c->snapshot;
+    c->f.input = c->b.input = filled(r, dtype, c->rows, 2 * c->width, size);
+    if (rng_chance(r, 50)) c->f.row_scale = c->b.row_scale = filled(r, scalars, c->rows, 1, 1);
+    c->f.output = matrix(r, dtype, c->rows, c->width);
+    c->b.grad_output = filled(r, dtype, c->rows, c->width, 1);
+    c->b.grad_input = matrix(r, dtype, c->rows, 2 * c->width);
+    if (rng_chance(r, 70)) c->b.grad_row_scale = matrix(r, scalars, c->rows, 1);
+}
+static int owned(const gate_case *c, int64_t row) {
+    tegroup_snapshot_view v = tegroup_snapshot_read(c->snapshot);
+    for (int32_t g = 0; v.header != NULL && g < v.header->groups; g++) if (v.rows[g] > 0 && row >= v.start[g] && row < v.start[g] + v.rows[g]) return 1;
+    return v.header == NULL;
+}
+static int64_t gate_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j : j; }
+static int64_t up_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j + 1 : c->width + j; }
+
+UTEST(moe, swiglu) {
+    rng r = rng_seed(4009);
+    int64_t untouched = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        double u = unit_roundoff(scalars);
+        gate_case c;
+        gate_make(&c, &r, dtype, scalars, rng_chance(&r, 80) ? 2 : 12);
+        /* rows that nobody owns hold NaN, to show if they are read into anything */
+        for (int64_t row = 0; row < c.rows; row++)
+            for (int64_t j = 0; j < 2 * c.width && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
+        remember_all(mark);
+        ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < c.rows; row++) {
+            double sum = 0, sum_size = 0;
+            if (!owned(&c, row)) { untouched++; continue; }
+            double scale = c.f.row_scale.dtype != TEGROUP_DTYPE_UNSET ? at(&c.f.row_scale, row, 0) : 1;
+            for (int64_t j = 0; j < c.width; j++) {
+                double g = at(&c.f.input, row, gate_col(&c, j)), x = at(&c.f.input, row, up_col(&c, j)), dy = at(&c.b.grad_output, row, j);
+                double s = 1 / (1 + exp(-g)), silu = g * s, slope = s * (1 + g * (1 - s));
+                double want = scale * silu * x, want_gate = scale * dy * x * slope, want_up = scale * dy * silu;
+                double slope_size = s * (1 + fabs(g) * (1 - s)) + fabs(g) * s; /* 1 - s errs by u, not by u (1 - s) */
+                ASSERT_TRUE(within(at(&c.f.output, row, j), want, 10 * u * fabs(want) + stored(dtype, want), &worst_activation));
+                ASSERT_TRUE(within(at(&c.b.grad_input, row, gate_col(&c, j)), want_gate, 12 * u * fabs(scale * dy * x) * slope_size + stored(dtype, want_gate), &worst_activation));
+                ASSERT_TRUE(within(at(&c.b.grad_input, row, up_col(&c, j)), want_up, 10 * u * fabs(want_up) + stored(dtype, want_up), &worst_activation));
+                sum += dy * silu * x;
+                sum_size += fabs(dy * silu * x);
+            }
+            if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) {
+                ASSERT_TRUE(within(at(&c.b.grad_row_scale, row, 0), sum, (double)(c.width + 10) * u * sum_size + 1e-300, &worst_activation));
+                may_change_row(&c.b.grad_row_scale, row);
+            }
+            may_change_row(&c.f.output, row);
+            may_change_row(&c.b.grad_input, row);
+        }
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
+    ASSERT_GT(untouched, 0);
+    printf("SwiGLU: error/bound at most %.3f\n", worst_activation);
+}
+
+/* grad_input may be input; and halves or interleaved, the same numbers come out. */
+UTEST(moe, swiglu_in_place_and_either_arrangement) {
+    rng r = rng_seed(4010);
+    for (int64_t i = scaled(200); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        gate_case c, other;
+        gate_make(&c, &r, dtype, scalars, 2);
+        ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
+        other = c;
+        other.f.interleaved = other.b.interleaved = !c.f.interleaved;
+        other.f.input = other.b.input = matrix(&r, dtype, c.rows, 2 * c.width);
+        other.f.output = matrix(&r, dtype, c.rows, c.width);
+        for (int64_t row = 0; row < c.rows; row++)
+            for (int64_t j = 0; j < c.width; j++) {
+                set(&other.f.input, row, gate_col(&other, j), at(&c.f.input, row, gate_col(&c, j)));
+                set(&other.f.input, row, up_col(&other, j), at(&c.f.input, row, up_col(&c, j)));
+            }
+        ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
+        other.b.grad_input = other.b.input;
+        if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) other.b.grad_row_scale = matrix(&r, scalars, c.rows, 1);
+        ASSERT_EQ(tegroup_activation_backward(&other.b, NULL, NULL), TEGROUP_OK);
+        for (int64_t row = 0; row < c.rows; row++) {
+            if (!owned(&c, row)) continue;
+            for (int64_t j = 0; j < c.width; j++) {
+                ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
+                ASSERT_EQ(at(&c.b.grad_input, row, gate_col(&c, j)), at(&other.b.grad_input, row, gate_col(&other, j)));
+                ASSERT_EQ(at(&c.b.grad_input, row, up_col(&c, j)), at(&other.b.grad_input, row, up_col(&other, j)));
+            }
+            if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
+UTEST(moe, swiglu_gradient_by_finite_differences) {
+    rng r = rng_seed(4011);
+    double worst = 0;
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        gate_case c;
+        gate_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 2);
+        ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
+        for (int probe = 0; probe < 20 && c.rows > 0 && c.width > 0; probe++) {
+            int64_t row = rng_int(&r, 0, c.rows - 1), col = rng_int(&r, 0, 2 * c.width - 1);
+            int scales = c.f.row_scale.dtype != TEGROUP_DTYPE_UNSET && c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET && rng_chance(&r, 30);
+            tegroup_matrix *input = scales ? &c.f.row_scale : &c.f.input;
+            if (scales) col = 0;
+            if (!owned(&c, row)) continue;
+            double x = at(input, row, col), value[2], step = 1e-5;
+            for (int side = 0; side < 2; side++) {
+                set(input, row, col, side ? x + step : x - step);
+                ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
+                value[side] = 0;
+                for (int64_t j = 0; j < c.width; j++) value[side] += at(&c.f.output, row, j) * at(&c.b.grad_output, row, j);
+            }
+            set(input, row, col, x);
+            double numeric = (value[1] - value[0]) / (2 * step), analytic = scales ? at(&c.b.grad_row_scale, row, 0) : at(&c.b.grad_input, row, col);
+            double error = fabs(numeric - analytic) / (fabs(analytic) + 1e-1);
+            if (error > worst) worst = error;
+            ASSERT_LT(error, 1e-6);
+        }
+        guards_release(mark);
+    }
+    printf("SwiGLU gradient against differences: %.1e\n", worst);
+    ASSERT_GT(worst, 0);
+}
+
+UTEST_MAIN()
