@@ -28,7 +28,7 @@ help: ## this list
 	@awk -f tools/help.awk Makefile
 
 demo: build/train_moe ## train a small mixture-of-experts language model on real text, in under a minute
-	build/train_moe
+	OMP_WAIT_POLICY=passive build/train_moe --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 
 CPU_TESTS := $(UNIT:%=build/%) $(UNIT:%=build/sanitized/%) $(SCRIPTS) tests/fuzz/run.sh
 GPU_TESTS := tests/gpu/run.sh

@@ -52,15 +52,16 @@
  *   [19] Prepare
  *   [20] The problem of a GEMM
  *   [21] Backend and quirk tables
- *   [22] CPU GEMM kernel
- *   [23] Explain and plan
- *   [24] The product of one group
- *   [25] CPU GEMM
- *   [26] Check and run a GEMM
- *   [27] Formulas
- *   [28] Activations
- *   [29] Router
- *   [30] Permute and combine
+ *   [22] Rows
+ *   [23] CPU GEMM kernel
+ *   [24] Explain and plan
+ *   [25] The product of one group
+ *   [26] CPU GEMM
+ *   [27] Check and run a GEMM
+ *   [28] Formulas
+ *   [29] Activations
+ *   [30] Router
+ *   [31] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -259,7 +260,7 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t        elements;  /* elements that the buffer holds; required with col_sizes or offsets, else 0   */
+    int64_t        elements;  /* with col_sizes or offsets: elements that the buffer holds (0 is 0); else 0   */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -488,13 +489,13 @@ typedef struct tegroup_problem {
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
     tegroup_scaling a_scaling, b_scaling, d_scaling;
     int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
-    int32_t         ragged;        /* 1: sizes come from a snapshot; 0: every group has `rows`                 */
-    int32_t         irregular;     /* 1: n or k differ between groups                                          */
-    int32_t         sizes_space;   /* tegroup_space of the ragged sizes; UNSET when uniform                    */
-    int32_t         lists;         /* bit 0 a, 1 b, 2 c, 3 d, 4 bias: given as pointers                        */
-    int32_t         lists_space;   /* tegroup_space of those lists; UNSET = none                               */
-    int32_t         alpha, beta;   /* 0 = default, 1 = one for all, 2 = one a group                            */
-    int32_t         alpha_space, beta_space; /* tegroup_space of alpha and beta; UNSET = default               */
+    tegroup_space   rows_space[4];     /* of a, b, c, d: where their row_sizes live; UNSET = uniform           */
+    int32_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
+    int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
+    tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
+    int32_t         irregular;         /* 1: n or k may differ between groups                                  */
+    tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
+    int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
     tegroup_tail    tail;
     int32_t         split_k;
@@ -1350,7 +1351,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
 static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     int64_t ld = tegroup_impl_ld(t), one;
-    if (shape->groups == 0 || shape->rows == 0 || shape->cols == 0) return 0;
+    if (shape->rows == 0 || shape->cols == 0) return 0;
+    if (shape->groups == 0 && (!tegroup_impl_ragged(shape) || tegroup_impl_listed(t))) return 0;
     if (tegroup_impl_irregular(shape) && !tegroup_impl_listed(t)) return shape->elements;
     if (ld == 0) ld = shape->cols;
     one = tegroup_impl_add(tegroup_impl_mul(shape->rows - 1, ld), shape->cols);
@@ -1396,10 +1398,16 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       shape->col_sizes.encoding);
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0,
                       shape->elements);
+    TEGROUP_IMPL_RULE(shape->elements
+                          <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
+                      ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
+                      tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                       "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
-    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT,
-                      TEGROUP_IMPL_PATH(LD), "must be 0 or at least shape.cols", shape->cols, t->ld);
+    TEGROUP_IMPL_RULE(t->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(LD), "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, t->ld);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld >= shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be 0 or at least shape.cols", shape->cols, t->ld);
     TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
@@ -1420,13 +1428,33 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
+/* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
+static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
+                                                       tegroup_error *error) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int32_t g;
+    for (g = 0; g < view.header->groups; g++) {
+        int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
+        int64_t ld = t->ld > 0 ? t->ld : cols, end = tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows);
+        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must keep each group within shape.rows", t->shape.rows, end);
+        if (!view.cols) continue;
+        TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
+                          "must keep each group within shape.cols", t->shape.cols, cols);
+        end = tegroup_impl_max(0, view.offset[g]);
+        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_mul(rows - 1, ld) + cols);
+        TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
+                          "must keep each group within shape.elements", t->shape.elements, end);
+    }
+    return TEGROUP_OK;
+}
+
 /* Rules of one tensor's memory, when a call is about to run. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                        tegroup_check_level level, int on_host, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
-    if (shape->groups == 0) return TEGROUP_OK;
     if (tegroup_impl_ragged(shape)) {
         TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must not be NULL: prepare first", 1, 0);
@@ -1455,22 +1483,25 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                 TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                                   "must be prepared with this ld", t->ld, header->ld);
             }
+            if (level == TEGROUP_CHECK_DEEP)
+                TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
         }
     }
-    if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
                           TEGROUP_SPACE_HOST, 0);
+        if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                           "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
+    if (shape->groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
-    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST)
+    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0)
         for (g = 0; g < shape->groups; g++) {
             TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
                               "must hold no NULL; got the group's index", -1, g);
@@ -1481,19 +1512,25 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* An output against one other buffer. Lists are compared entry by entry at the deep level, and not with other lists. */
+/* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
+static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
+                                               tegroup_check_level level) {
+    int64_t extent = tegroup_impl_extent_bytes(t);
+    int32_t g;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
+    if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
+    for (g = 0; g < t->shape.groups; g++)
+        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    return 0;
+}
+
+/* Two tensors' memory; two lists are not compared with each other. */
 static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
                                                tegroup_check_level level) {
-    int64_t x_bytes = tegroup_impl_extent_bytes(x), y_bytes = tegroup_impl_extent_bytes(y);
-    int32_t g;
     if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y))
-        return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
-    if (level != TEGROUP_CHECK_DEEP || (tegroup_impl_listed(x) && tegroup_impl_listed(y))) return 0;
-    if (tegroup_impl_listed(y)) return tegroup_impl_tensors_overlap(y, x, level);
-    if (x->pointers_space != TEGROUP_SPACE_HOST || !x->pointers) return 0;
-    for (g = 0; g < x->shape.groups; g++)
-        if (tegroup_impl_overlaps(x->pointers[g], x_bytes, y->data, y_bytes)) return 1;
+    if (!tegroup_impl_listed(y)) return tegroup_impl_tensor_overlaps(x, y->data, tegroup_impl_extent_bytes(y), level);
+    if (!tegroup_impl_listed(x)) return tegroup_impl_tensor_overlaps(y, x->data, tegroup_impl_extent_bytes(x), level);
     return 0;
 }
 
@@ -1510,6 +1547,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+    if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
 
@@ -1539,8 +1577,10 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                       m->rows);
     TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
                       m->cols);
-    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3],
-                      "must be 0 or at least cols", m->cols, m->ld);
+    TEGROUP_IMPL_RULE(m->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[3], "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, m->ld);
+    TEGROUP_IMPL_RULE(m->ld == 0 || m->ld >= m->cols, ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols,
+                      m->ld);
     TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
     if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
@@ -1551,16 +1591,26 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     return TEGROUP_OK;
 }
 
-/* An output matrix must not share memory with any of the others. */
+/* An output must not share memory with another operand; `rule` names that one. */
 static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
-                                                      const tegroup_matrix *const *others, int32_t count,
+                                                      const tegroup_matrix *other, const char *rule,
                                                       tegroup_error *error) {
-    int32_t i;
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data,
-                                                 tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1,
-                          i);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
+                                             tegroup_impl_matrix_bytes(other)),
+                      ERROR_OVERLAP, field, rule, 0, 1);
+    return TEGROUP_OK;
+}
+
+/* ... nor with a snapshot in host memory. */
+static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
+                                                               const void *snapshot, tegroup_error *error) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_layout layout;
+    if (!snapshot) return TEGROUP_OK;
+    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
+        ERROR_OVERLAP, field, "must not overlap the snapshot", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -1880,8 +1930,12 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("encoding"), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
                       sizes->encoding);
-    TEGROUP_IMPL_RULE(!is_cols || (!sizes->starts && !sizes->stride && sizes->alignment <= 1), ERROR_COMBINATION,
-                      TEGROUP_IMPL_FIELD("starts"), "and alignment and stride do not apply to columns", 0, 1);
+    TEGROUP_IMPL_RULE(!is_cols || !sizes->starts, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("starts"),
+                      "does not apply to columns", 0, 1);
+    TEGROUP_IMPL_RULE(!is_cols || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
+                      "does not apply to columns", 0, sizes->stride);
+    TEGROUP_IMPL_RULE(!is_cols || sizes->alignment <= 1, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("alignment"),
+                      "does not apply to columns", 1, sizes->alignment);
 #undef TEGROUP_IMPL_FIELD
     return TEGROUP_OK;
 }
@@ -1908,8 +1962,10 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, "shape.elements", "must not be negative", 0, shape->elements);
     TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets",
                       1, 0);
-    TEGROUP_IMPL_RULE(desc->ld == 0 || (desc->ld >= shape->cols && desc->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, "ld",
-                      "must be 0 or at least shape.cols", shape->cols, desc->ld);
+    TEGROUP_IMPL_RULE(desc->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, "ld", "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, desc->ld);
+    TEGROUP_IMPL_RULE(desc->ld == 0 || desc->ld >= shape->cols, ERROR_LAYOUT, "ld", "must be 0 or at least shape.cols",
+                      shape->cols, desc->ld);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
     TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
                       "must equal space", desc->space, shape->row_sizes.space);
@@ -2005,10 +2061,6 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
                       ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
-}
-
-static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) {
-    return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride;
 }
 
 /* Rules about the descriptor's own numbers and enums. */
@@ -2143,26 +2195,10 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t *space) {
-    const tegroup_tensor *tensors[5];
-    int32_t i, lists = 0;
-    tensors[0] = &desc->a;
-    tensors[1] = &desc->b;
-    tensors[2] = &desc->c;
-    tensors[3] = &desc->d;
-    tensors[4] = &desc->bias;
-    *space = TEGROUP_SPACE_UNSET;
-    for (i = 0; i < 5; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(tensors[i])) {
-            lists |= 1 << i;
-            *space = *space < (int32_t)tensors[i]->pointers_space ? (int32_t)tensors[i]->pointers_space : *space;
-        }
-    return lists;
-}
-
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
-    const tegroup_tensor *ragged;
+    const tegroup_tensor *operands[5];
+    int32_t i;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
@@ -2179,7 +2215,6 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
 
     memset(problem, 0, sizeof *problem);
-    ragged = tegroup_impl_ragged(&desc->a.shape) ? &desc->a : tegroup_impl_ragged(&desc->b.shape) ? &desc->b : &desc->d;
     problem->op = desc->op;
     problem->space = desc->space;
     problem->compute = desc->compute;
@@ -2200,17 +2235,27 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldb = tegroup_impl_ld(&desc->b);
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
-    problem->ragged = tegroup_impl_ragged(&ragged->shape);
-    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape)
-                         || tegroup_impl_irregular(&desc->d.shape)
-                         || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
-                         || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
-    problem->sizes_space = problem->ragged ? (int32_t)ragged->shape.row_sizes.space : TEGROUP_SPACE_UNSET;
-    problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
-    problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);
-    problem->beta = tegroup_impl_scalar_kind(&desc->beta);
-    problem->alpha_space = (int32_t)desc->alpha.space;
-    problem->beta_space = (int32_t)desc->beta.space;
+    operands[TEGROUP_IMPL_A] = &desc->a;
+    operands[TEGROUP_IMPL_B] = &desc->b;
+    operands[TEGROUP_IMPL_C] = &desc->c;
+    operands[TEGROUP_IMPL_D] = &desc->d;
+    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+    for (i = 0; i < 5; i++) {
+        const tegroup_tensor *t = operands[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        problem->pointers_space[i] = t->pointers_space;
+        if (i == TEGROUP_IMPL_BIAS) continue;
+        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = t->shape.row_sizes.space;
+        problem->ragged_cols[i] = t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+        problem->has_elements[i] = t->shape.elements > 0;
+        problem->irregular |= tegroup_impl_irregular(&t->shape);
+    }
+    /* the side that is uniform in a regular problem */
+    problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->alpha_space = desc->alpha.space;
+    problem->beta_space = desc->beta.space;
+    problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;
+    problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
     problem->split_k = desc->split_k > 1 ? desc->split_k : 1;
@@ -2305,7 +2350,113 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [22] CPU GEMM kernel ==== */
+/* ==== [22] Rows ==== */
+
+/* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
+ * once a piece, and the loops in between are ones that compilers vectorise. */
+#define TEGROUP_IMPL_PIECE 256
+
+/* x[j] = data[first + j * stride] */
+static inline void tegroup_impl_load_row_f32(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride,
+                                              int64_t n, float *x) {
+    int64_t j;
+#define TEGROUP_IMPL_LOAD_ROW(type)                                                                                    \
+    if (stride == 1) {                                                                                                 \
+        for (j = 0; j < n; j++) x[j] = tegroup_impl_load_f32(TEGROUP_DTYPE_##type, data, first + j);                  \
+    } else {                                                                                                           \
+        for (j = 0; j < n; j++) x[j] = tegroup_impl_load_f32(TEGROUP_DTYPE_##type, data, first + j * stride);         \
+    }
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: TEGROUP_IMPL_LOAD_ROW(F64) break;
+    case TEGROUP_DTYPE_F32: TEGROUP_IMPL_LOAD_ROW(F32) break;
+    case TEGROUP_DTYPE_F16: TEGROUP_IMPL_LOAD_ROW(F16) break;
+    default: TEGROUP_IMPL_LOAD_ROW(BF16) break;
+    }
+#undef TEGROUP_IMPL_LOAD_ROW
+}
+
+/* data[first + j * stride] = x[j] */
+static inline void tegroup_impl_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
+                                               int64_t n, const float *x) {
+    int64_t j;
+#define TEGROUP_IMPL_STORE_ROW(type)                                                                                   \
+    if (stride == 1) {                                                                                                 \
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_##type, data, first + j, x[j]);                  \
+    } else {                                                                                                           \
+        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_##type, data, first + j * stride, x[j]);         \
+    }
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: TEGROUP_IMPL_STORE_ROW(F64) break;
+    case TEGROUP_DTYPE_F32: TEGROUP_IMPL_STORE_ROW(F32) break;
+    case TEGROUP_DTYPE_F16: TEGROUP_IMPL_STORE_ROW(F16) break;
+    default: TEGROUP_IMPL_STORE_ROW(BF16) break;
+    }
+#undef TEGROUP_IMPL_STORE_ROW
+}
+
+/* sum + x . y, in eight interleaved sums that are added up in order: fixed, and fast. */
+static inline float tegroup_impl_dot_f32(const float *x, const float *y, int64_t n, float sum) {
+    float part[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    int64_t j;
+    int32_t lane;
+    for (j = 0; j + 8 <= n; j += 8)
+        for (lane = 0; lane < 8; lane++) part[lane] += x[j + lane] * y[j + lane];
+    for (lane = 0; j < n; j++, lane++) part[lane] += x[j] * y[j];
+    for (lane = 0; lane < 8; lane++) sum += part[lane];
+    return sum;
+}
+
+/* x[j] = data[first + j * stride] */
+static inline void tegroup_impl_load_row_f64(tegroup_dtype dtype, const void *data, int64_t first, int64_t stride,
+                                              int64_t n, double *x) {
+    int64_t j;
+#define TEGROUP_IMPL_LOAD_ROW(type)                                                                                    \
+    if (stride == 1) {                                                                                                 \
+        for (j = 0; j < n; j++) x[j] = tegroup_impl_load_f64(TEGROUP_DTYPE_##type, data, first + j);                  \
+    } else {                                                                                                           \
+        for (j = 0; j < n; j++) x[j] = tegroup_impl_load_f64(TEGROUP_DTYPE_##type, data, first + j * stride);         \
+    }
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: TEGROUP_IMPL_LOAD_ROW(F64) break;
+    case TEGROUP_DTYPE_F32: TEGROUP_IMPL_LOAD_ROW(F32) break;
+    case TEGROUP_DTYPE_F16: TEGROUP_IMPL_LOAD_ROW(F16) break;
+    default: TEGROUP_IMPL_LOAD_ROW(BF16) break;
+    }
+#undef TEGROUP_IMPL_LOAD_ROW
+}
+
+/* data[first + j * stride] = x[j] */
+static inline void tegroup_impl_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, int64_t stride,
+                                               int64_t n, const double *x) {
+    int64_t j;
+#define TEGROUP_IMPL_STORE_ROW(type)                                                                                   \
+    if (stride == 1) {                                                                                                 \
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_##type, data, first + j, x[j]);                  \
+    } else {                                                                                                           \
+        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_##type, data, first + j * stride, x[j]);         \
+    }
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64: TEGROUP_IMPL_STORE_ROW(F64) break;
+    case TEGROUP_DTYPE_F32: TEGROUP_IMPL_STORE_ROW(F32) break;
+    case TEGROUP_DTYPE_F16: TEGROUP_IMPL_STORE_ROW(F16) break;
+    default: TEGROUP_IMPL_STORE_ROW(BF16) break;
+    }
+#undef TEGROUP_IMPL_STORE_ROW
+}
+
+/* sum + x . y, in eight interleaved sums that are added up in order: fixed, and fast. */
+static inline double tegroup_impl_dot_f64(const double *x, const double *y, int64_t n, double sum) {
+    double part[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    int64_t j;
+    int32_t lane;
+    for (j = 0; j + 8 <= n; j += 8)
+        for (lane = 0; lane < 8; lane++) part[lane] += x[j + lane] * y[j + lane];
+    for (lane = 0; j < n; j++, lane++) part[lane] += x[j] * y[j];
+    for (lane = 0; lane < 8; lane++) sum += part[lane];
+    return sum;
+}
+
+/* ==== [23] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -2481,25 +2632,6 @@ static inline void tegroup_impl_cpu_block_f32(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-static inline void tegroup_impl_cpu_store_row_f32(tegroup_dtype dtype, void *data, int64_t first, const float *x,
-                                                   int64_t n) {
-    int64_t j;
-    switch (dtype) {
-    case TEGROUP_DTYPE_F64:
-        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F64, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F32:
-        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F32, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F16:
-        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_F16, data, first + j, x[j]);
-        break;
-    default:
-        for (j = 0; j < n; j++) tegroup_impl_store_f32(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
-        break;
-    }
-}
-
 #define TEGROUP_IMPL_LANES_f64 ((int32_t)(TEGROUP_IMPL_VECTOR_BYTES / sizeof(double)))
 #define TEGROUP_IMPL_MICRO_N_f64 (2 * TEGROUP_IMPL_LANES_f64)
 
@@ -2611,26 +2743,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-static inline void tegroup_impl_cpu_store_row_f64(tegroup_dtype dtype, void *data, int64_t first, const double *x,
-                                                   int64_t n) {
-    int64_t j;
-    switch (dtype) {
-    case TEGROUP_DTYPE_F64:
-        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F64, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F32:
-        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F32, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F16:
-        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_F16, data, first + j, x[j]);
-        break;
-    default:
-        for (j = 0; j < n; j++) tegroup_impl_store_f64(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
-        break;
-    }
-}
-
-/* ==== [23] Explain and plan ==== */
+/* ==== [24] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -2653,7 +2766,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
         return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
                || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
-    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha == 2 || p->beta == 2;
+    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha_stride || p->beta_stride;
     default: return 1;
     }
 }
@@ -2663,7 +2776,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                                          const tegroup_target *target, tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
-    int device = p->space == TEGROUP_SPACE_DEVICE, per_group = p->alpha == 2 || p->beta == 2;
+    int device = p->space == TEGROUP_SPACE_DEVICE, i;
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -2698,22 +2811,30 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be at least this", rule->cublaslt_min, target->cublaslt_version);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
-                      "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
-                      "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
+    for (i = 0; i < 4; i++) {
+        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be HOST", TEGROUP_SPACE_HOST, p->rows_space[i]);
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
+    }
     TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
                       "and other columns must not differ between groups", 0, 1);
-    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space",
-                      "and the others must be unset", 0, p->lists);
-    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
-                      "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    for (i = 0; i < 5; i++) {
+        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
+                          field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
+                          "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
+    }
     TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
     TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
-    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
-                      "and beta's must be 0", 0, 1);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
+                      "must be 0", 0, p->alpha_stride);
+    TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
+                      0, p->beta_stride);
     TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
@@ -2918,7 +3039,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [24] The product of one group ==== */
+/* ==== [25] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3005,11 +3126,11 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
         p.n = tegroup_impl_min(p.n, p.c.cols);
     }
     p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
-               && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
+                  && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;
 }
 
-/* ==== [25] CPU GEMM ==== */
+/* ==== [26] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3047,7 +3168,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
             for (j = 0; j < n; j++)
                 x[j] += scale * tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
-        tegroup_impl_cpu_store_row_f32(desc->d.dtype, p->d.base, d, x, n);
+        tegroup_impl_store_row_f32(desc->d.dtype, p->d.base, d, 1, n, x);
     }
 }
 
@@ -3068,7 +3189,7 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
-    tegroup_impl_cpu_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
+    tegroup_impl_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
@@ -3107,7 +3228,7 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
             for (j = 0; j < n; j++)
                 x[j] += scale * tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
-        tegroup_impl_cpu_store_row_f64(desc->d.dtype, p->d.base, d, x, n);
+        tegroup_impl_store_row_f64(desc->d.dtype, p->d.base, d, 1, n, x);
     }
 }
 
@@ -3128,7 +3249,7 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
-    tegroup_impl_cpu_store_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
+    tegroup_impl_store_row_f64(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 
 /* Rows that follow group g (g = -1: that precede every group) and belong to nobody: [*from, *to). */
@@ -3210,20 +3331,24 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [26] Check and run a GEMM ==== */
+/* ==== [27] Check and run a GEMM ==== */
 
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
+#define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
+    for (i = 0; i < (count); i++)                                                                                      \
+    TEGROUP_IMPL_SAME(member[i], tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_##path))
+    int32_t i;
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_SAME(compute, "compute");
     TEGROUP_IMPL_SAME(groups, "a.shape.groups");
     TEGROUP_IMPL_SAME(rows, "a.shape.rows");
-    TEGROUP_IMPL_SAME(n, "n");
-    TEGROUP_IMPL_SAME(k, "k");
+    TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols");
+    TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols");
     TEGROUP_IMPL_SAME(a, "a.dtype");
     TEGROUP_IMPL_SAME(b, "b.dtype");
     TEGROUP_IMPL_SAME(c, "c.dtype");
@@ -3237,18 +3362,22 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(ldb, "b.ld");
     TEGROUP_IMPL_SAME(ldc, "c.ld");
     TEGROUP_IMPL_SAME(ldd, "d.ld");
-    TEGROUP_IMPL_SAME(ragged, "a.shape.row_sizes.encoding");
-    TEGROUP_IMPL_SAME(irregular, "a.shape.col_sizes.encoding");
-    TEGROUP_IMPL_SAME(sizes_space, "a.shape.row_sizes.space");
-    TEGROUP_IMPL_SAME(lists, "a.pointers_space");
-    TEGROUP_IMPL_SAME(lists_space, "a.pointers_space");
-    TEGROUP_IMPL_SAME(alpha, "alpha.stride");
-    TEGROUP_IMPL_SAME(beta, "beta.stride");
+    for (i = 0; i < 4; i++)
+        TEGROUP_IMPL_RULE(!planned->rows_space[i] == !p->rows_space[i], ERROR_PLAN,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ROW_SIZES),
+                          "must be set just when planned so", planned->rows_space[i] != 0, p->rows_space[i] != 0);
+    TEGROUP_IMPL_SAME_EACH(rows_space, 4, SIZES_SPACE);
+    TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
+    TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
+    TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
+    TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
+    TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
     TEGROUP_IMPL_SAME(split_k, "split_k");
+#undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
 }
@@ -3265,62 +3394,86 @@ static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scal
     return TEGROUP_OK;
 }
 
-/* Outputs (d, and bias in a wgrad) against everything else that the call touches. */
+/* Memory that a call reads or uses besides its tensors, with the rule that keeps outputs off it. */
+typedef struct tegroup_impl_region {
+    const void *base;
+    int64_t bytes;
+    const char *rule;
+} tegroup_impl_region;
+
+static inline tegroup_impl_region tegroup_impl_region_of(const void *base, int64_t bytes, const char *rule) {
+    tegroup_impl_region region;
+    region.base = base;
+    region.bytes = bytes;
+    region.rule = rule;
+    return region;
+}
+
+static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
+    if (s->space == TEGROUP_SPACE_UNSET) return 0;
+    return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+}
+
+static inline tegroup_impl_region tegroup_impl_snapshot_region(const tegroup_tensor *t) {
+    tegroup_layout layout;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return tegroup_impl_region_of(NULL, 0, "");
+    tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
+    return tegroup_impl_region_of(t->shape.snapshot, (int64_t)layout.total_bytes, "must not overlap a snapshot");
+}
+
+/* Outputs (d, in a wgrad bias, and the workspace) against everything else that the call touches. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
-    const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias;
+    const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias, *tensors[5];
+    static const char *const words[5] = {"must not overlap a", "must not overlap b",
+                                         "must not overlap c, unless it is c with the same ld", "must not overlap d",
+                                         "must not overlap bias"};
+    tegroup_impl_region regions[7];
     tegroup_check_level level = desc->check_level;
-    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes,
-            d_bytes = tegroup_impl_listed(d) ? 0 : tegroup_impl_extent_bytes(d);
+    const void *workspace = desc->workspace;
+    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
+    int64_t scale_rows =
+        tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
     int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
                    && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
-#define TEGROUP_IMPL_APART(x, y, field, words)                                                                         \
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(x, y, level), ERROR_OVERLAP, field, words, 0, 1)
-    TEGROUP_IMPL_APART(d, &desc->a, "d.data", "must not overlap a");
-    TEGROUP_IMPL_APART(d, &desc->b, "d.data", "must not overlap b");
-    if (!in_place) TEGROUP_IMPL_APART(d, c, "d.data", "must not overlap c, unless it is c with the same ld");
-    TEGROUP_IMPL_APART(d, bias, "d.data", "must not overlap bias");
-    if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_APART(bias, &desc->a, "bias.data", "must not overlap a");
-        TEGROUP_IMPL_APART(bias, &desc->b, "bias.data", "must not overlap b");
-        TEGROUP_IMPL_APART(bias, c, "bias.data", "must not overlap c");
-    }
-#undef TEGROUP_IMPL_APART
-#define TEGROUP_IMPL_WORKSPACE_APART(t, words)                                                                         \
-    TEGROUP_IMPL_RULE(                                                                                                 \
-        (t)->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)                                                    \
-            || !tegroup_impl_overlaps(desc->workspace, workspace_bytes, (t)->data, tegroup_impl_extent_bytes(t)),      \
-        ERROR_OVERLAP, "workspace", words, 0, 1)
-    TEGROUP_IMPL_WORKSPACE_APART(&desc->a, "must not overlap a");
-    TEGROUP_IMPL_WORKSPACE_APART(&desc->b, "must not overlap b");
-    TEGROUP_IMPL_WORKSPACE_APART(c, "must not overlap c");
-    TEGROUP_IMPL_WORKSPACE_APART(d, "must not overlap d");
-    TEGROUP_IMPL_WORKSPACE_APART(bias, "must not overlap bias");
-#undef TEGROUP_IMPL_WORKSPACE_APART
-    {
-        tegroup_layout layout;
-        const tegroup_tensor *tensors[4];
-        int32_t i;
-        tensors[0] = &desc->a;
-        tensors[1] = &desc->b;
-        tensors[2] = c;
-        tensors[3] = d;
-        for (i = 0; i < 4; i++) {
-            if (tensors[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&tensors[i]->shape)) continue;
-            tegroup_impl_snapshot_layout(tensors[i]->shape.groups, tegroup_impl_irregular(&tensors[i]->shape), &layout);
-            TEGROUP_IMPL_RULE(
-                !tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes, d->data, d_bytes),
-                ERROR_OVERLAP, "d.data", "must not overlap a snapshot", 0, 1);
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes,
-                                                     desc->workspace, workspace_bytes),
-                              ERROR_OVERLAP, "workspace", "must not overlap a snapshot", 0, 1);
-        }
-    }
-    if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
-        int64_t bytes = tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8);
-        if (!tegroup_impl_ragged(&desc->a.shape)) bytes = tegroup_impl_mul(bytes, desc->a.shape.groups);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->row_scale, bytes, d->data, d_bytes), ERROR_OVERLAP, "d.data",
-                          "must not overlap row_scale", 0, 1);
+    const char *d_field = tegroup_impl_listed(d) ? "d.pointers" : "d.data";
+    const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
+    int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
+    int32_t i;
+    tensors[TEGROUP_IMPL_A] = &desc->a;
+    tensors[TEGROUP_IMPL_B] = &desc->b;
+    tensors[TEGROUP_IMPL_C] = c;
+    tensors[TEGROUP_IMPL_D] = d;
+    tensors[TEGROUP_IMPL_BIAS] = bias;
+    for (i = 0; i < 4; i++) regions[i] = tegroup_impl_snapshot_region(tensors[i]);
+    regions[4] =
+        tegroup_impl_region_of(desc->row_scale,
+                               desc->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                                   ? 0
+                                   : tegroup_impl_mul(scale_rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
+                               "must not overlap row_scale");
+    regions[5] = tegroup_impl_region_of(desc->alpha.data, tegroup_impl_scalar_bytes(&desc->alpha, d->shape.groups),
+                                        "must not overlap alpha.data");
+    regions[6] = tegroup_impl_region_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
+                                        "must not overlap beta.data");
+    for (i = 0; i < 5; i++)
+        if (tensors[i] != d && !(tensors[i] == c && in_place))
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
+                              1);
+    for (i = 0; i < 3 && writes_bias; i++) /* against d it was asked above */
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(bias, tensors[i], level), ERROR_OVERLAP, bias_field, words[i],
+                          0, 1);
+    for (i = 0; i < 5; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
+                          "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+    for (i = 0; i < 7; i++) {
+        const tegroup_impl_region *r = &regions[i];
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
+                          0, 1);
+        TEGROUP_IMPL_RULE(!writes_bias || !tegroup_impl_tensor_overlaps(bias, r->base, r->bytes, level), ERROR_OVERLAP,
+                          bias_field, r->rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, workspace_bytes, r->base, r->bytes), ERROR_OVERLAP,
+                          "workspace", r->rule, 0, 1);
     }
     return TEGROUP_OK;
 }
@@ -3354,6 +3507,11 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->row_scale || problem.row_scale == TEGROUP_DTYPE_UNSET || problem.rows == 0
                           || problem.groups == 0,
                       ERROR_NULL_ARGUMENT, "row_scale", "must not be NULL", 1, 0);
+    if (problem.row_scale != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->row_scale, (size_t)tegroup_impl_bits(problem.row_scale) / 8),
+                          ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
+                          tegroup_impl_bits(problem.row_scale) / 8,
+                          (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
@@ -3367,7 +3525,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [27] Formulas ==== */
+/* ==== [28] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. exp is the
  * platform's: at most 1 ULP off in glibc and 2 in CUDA's device library, by their documentation. */
@@ -3410,7 +3568,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [28] Activations ==== */
+/* ==== [29] Activations ==== */
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
@@ -3421,78 +3579,86 @@ TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, in
     return 0;
 }
 
-static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *y = tegroup_impl_matrix_row(out, row);
-    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    for (j = 0; j < width; j++)
-        tegroup_impl_store_f32(out->dtype, y, j,
-                                scale
-                                    * tegroup_impl_swiglu_f32(tegroup_impl_load_f32(in->dtype, x, step * j),
-                                                               tegroup_impl_load_f32(in->dtype, x, step * j + up)));
+static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int64_t row) {
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
+    return tegroup_impl_load_f32(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* Gate and up are read before either gradient is stored, so grad_input may be input. */
+static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
+    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
+        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_f32(gate[j], up[j]);
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+    }
+}
+
+/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input;
-    int64_t width = desc->grad_output.cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row), *dy = tegroup_impl_matrix_row(&desc->grad_output, row);
+    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
-    float scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_f32(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    float sum = 0;
-    for (j = 0; j < width; j++) {
-        float gate = tegroup_impl_load_f32(in->dtype, x, step * j),
-             value = tegroup_impl_load_f32(in->dtype, x, step * j + up);
-        float grad = tegroup_impl_load_f32(desc->grad_output.dtype, dy, j), grad_gate, grad_up;
-        sum += grad * tegroup_impl_swiglu_f32(gate, value);
-        tegroup_impl_swiglu_grad_f32(gate, value, scale * grad, &grad_gate, &grad_up);
-        tegroup_impl_store_f32(out->dtype, dx, step * j, grad_gate);
-        tegroup_impl_store_f32(out->dtype, dx, step * j + up, grad_up);
+    float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), sum = 0;
+    float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
+        tegroup_impl_load_row_f32(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_f32(gate[j], up[j]);
+        sum = tegroup_impl_dot_f32(grad, value, n, sum);
+        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_f32(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        tegroup_impl_store_row_f32(out->dtype, dx, step * at, step, n, gate);
+        tegroup_impl_store_row_f32(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
                                 sum);
 }
 
-static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *y = tegroup_impl_matrix_row(out, row);
-    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    for (j = 0; j < width; j++)
-        tegroup_impl_store_f64(out->dtype, y, j,
-                                scale
-                                    * tegroup_impl_swiglu_f64(tegroup_impl_load_f64(in->dtype, x, step * j),
-                                                               tegroup_impl_load_f64(in->dtype, x, step * j + up)));
+static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int64_t row) {
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
+    return tegroup_impl_load_f64(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* Gate and up are read before either gradient is stored, so grad_input may be input. */
+static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
+    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
+        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_f64(gate[j], up[j]);
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+    }
+}
+
+/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input;
-    int64_t width = desc->grad_output.cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row), *dy = tegroup_impl_matrix_row(&desc->grad_output, row);
+    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
-    double scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_f64(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    double sum = 0;
-    for (j = 0; j < width; j++) {
-        double gate = tegroup_impl_load_f64(in->dtype, x, step * j),
-             value = tegroup_impl_load_f64(in->dtype, x, step * j + up);
-        double grad = tegroup_impl_load_f64(desc->grad_output.dtype, dy, j), grad_gate, grad_up;
-        sum += grad * tegroup_impl_swiglu_f64(gate, value);
-        tegroup_impl_swiglu_grad_f64(gate, value, scale * grad, &grad_gate, &grad_up);
-        tegroup_impl_store_f64(out->dtype, dx, step * j, grad_gate);
-        tegroup_impl_store_f64(out->dtype, dx, step * j + up, grad_up);
+    double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), sum = 0;
+    double gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
+        tegroup_impl_load_row_f64(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_f64(gate[j], up[j]);
+        sum = tegroup_impl_dot_f64(grad, value, n, sum);
+        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_f64(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        tegroup_impl_store_row_f64(out->dtype, dx, step * at, step, n, gate);
+        tegroup_impl_store_row_f64(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f64(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -3515,7 +3681,6 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t row;
     (void)stream;
@@ -3528,12 +3693,13 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->input;
-    others[1] = &desc->row_scale;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], others, 2, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, error));
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
@@ -3551,7 +3717,6 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    const tegroup_matrix *others[4];
     tegroup_snapshot_view view;
     int64_t rows, row;
     int in_place;
@@ -3572,14 +3737,27 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
             tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
-    others[0] = &desc->grad_output;
-    others[1] = &desc->row_scale;
-    others[2] = &desc->input;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], others, in_place ? 2 : 3, error));
-    others[3] = &desc->grad_input;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
+                                              "must not overlap row_scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                              "must not overlap grad_output", error));
+    if (!in_place)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->input,
+                                     "must not overlap input, unless it is input with the same ld and dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
+                                              "must not overlap input", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
+                                              "must not overlap row_scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
+                                              "must not overlap grad_output", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
+                                              "must not overlap grad_input", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, error));
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -3591,7 +3769,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [29] Router ==== */
+/* ==== [30] Router ==== */
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
@@ -3723,7 +3901,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
-    const tegroup_matrix *others[4];
+    tegroup_matrix loss_memory;
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
@@ -3743,14 +3921,40 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    others[0] = &desc->logits;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], others, 1, error));
-    others[1] = &desc->probabilities;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], others, 2, error));
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], others, 3, error));
-    others[3] = &desc->indices;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], &desc->logits,
+                                              "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
+    loss_memory.data = desc->balance_loss;
+    loss_memory.rows = loss_memory.cols = 1;
+    loss_memory.ld = 0;
+    loss_memory.dtype = TEGROUP_DTYPE_F64;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
 
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -3784,7 +3988,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
-    const tegroup_matrix *others[4];
     int64_t tokens, t;
     int32_t j;
     (void)stream;
@@ -3804,11 +4007,14 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    others[0] = &desc->probabilities;
-    others[1] = &desc->indices;
-    others[2] = &desc->counts;
-    others[3] = &desc->grad_weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
+                                              "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
@@ -3824,7 +4030,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [30] Permute and combine ==== */
+/* ==== [31] Permute and combine ==== */
 
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
@@ -3852,70 +4058,90 @@ static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, c
 /* to[j] = weight * from[j] */
 static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
                                                int64_t to, float weight) {
-    const void *x = tegroup_impl_matrix_row(in, from);
-    void *y = tegroup_impl_matrix_row(out, to);
-    int64_t j;
-    for (j = 0; j < out->cols; j++)
-        tegroup_impl_store_f32(out->dtype, y, j, weight * tegroup_impl_load_f32(in->dtype, x, j));
+    float x[TEGROUP_IMPL_PIECE];
+    int64_t at, j;
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
+        for (j = 0; j < n; j++) x[j] *= weight;
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
+    }
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc, int64_t token) {
-    int64_t k = desc->row_of_slot.cols, j, slot;
+    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
+    int64_t k = desc->row_of_slot.cols, at, j, slot;
     const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
-    void *y = tegroup_impl_matrix_row(&desc->tokens, token);
-    for (j = 0; j < desc->tokens.cols; j++) {
-        float sum = 0;
-        for (slot = 0; slot < k; slot++)
-            if (rows[slot] >= 0)
-                sum += (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                       * tegroup_impl_load_f32(desc->permuted.dtype,
-                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
-        tegroup_impl_store_f32(desc->tokens.dtype, y, j, sum);
+    float x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        for (j = 0; j < n; j++) sum[j] = 0;
+        for (slot = 0; slot < k; slot++) {
+            float weight;
+            if (rows[slot] < 0) continue;
+            weight = (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
+            tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+        }
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
 }
 
 static inline float tegroup_impl_dot_row_f32(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
-    const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
-    float sum = 0;
-    int64_t j;
-    for (j = 0; j < a->cols; j++)
-        sum += tegroup_impl_load_f32(a->dtype, x, j) * tegroup_impl_load_f32(b->dtype, y, j);
+    float x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
+    int64_t at;
+    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
+        tegroup_impl_load_row_f32(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
+        tegroup_impl_load_row_f32(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
+        sum = tegroup_impl_dot_f32(x, y, n, sum);
+    }
     return sum;
 }
 
 /* to[j] = weight * from[j] */
 static inline void tegroup_impl_scale_row_f64(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
                                                int64_t to, double weight) {
-    const void *x = tegroup_impl_matrix_row(in, from);
-    void *y = tegroup_impl_matrix_row(out, to);
-    int64_t j;
-    for (j = 0; j < out->cols; j++)
-        tegroup_impl_store_f64(out->dtype, y, j, weight * tegroup_impl_load_f64(in->dtype, x, j));
+    double x[TEGROUP_IMPL_PIECE];
+    int64_t at, j;
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
+        for (j = 0; j < n; j++) x[j] *= weight;
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
+    }
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc, int64_t token) {
-    int64_t k = desc->row_of_slot.cols, j, slot;
+    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
+    int64_t k = desc->row_of_slot.cols, at, j, slot;
     const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
-    void *y = tegroup_impl_matrix_row(&desc->tokens, token);
-    for (j = 0; j < desc->tokens.cols; j++) {
-        double sum = 0;
-        for (slot = 0; slot < k; slot++)
-            if (rows[slot] >= 0)
-                sum += (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                       * tegroup_impl_load_f64(desc->permuted.dtype,
-                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
-        tegroup_impl_store_f64(desc->tokens.dtype, y, j, sum);
+    double x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        for (j = 0; j < n; j++) sum[j] = 0;
+        for (slot = 0; slot < k; slot++) {
+            double weight;
+            if (rows[slot] < 0) continue;
+            weight = (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
+            tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+        }
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
 }
 
 static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
-    const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
-    double sum = 0;
-    int64_t j;
-    for (j = 0; j < a->cols; j++)
-        sum += tegroup_impl_load_f64(a->dtype, x, j) * tegroup_impl_load_f64(b->dtype, y, j);
+    double x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
+    int64_t at;
+    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
+        tegroup_impl_load_row_f64(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
+        tegroup_impl_load_row_f64(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
+        sum = tegroup_impl_dot_f64(x, y, n, sum);
+    }
     return sum;
 }
 
@@ -3924,7 +4150,6 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t tokens, k, t, j, row, *slots;
     int32_t g;
@@ -3933,6 +4158,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
+    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
@@ -3940,14 +4167,20 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    others[0] = &desc->indices;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], others, 1, error));
-    others[1] = &desc->row_of_slot;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], others, 2, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -3984,7 +4217,6 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
-    const tegroup_matrix *others[3];
     const int64_t *slots;
     int64_t row;
     (void)stream;
@@ -3998,10 +4230,12 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->tokens;
-    others[1] = &desc->slot_of_row;
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], others, 3, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
+                                              "must not overlap slot_of_row", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
@@ -4024,7 +4258,6 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
-    const tegroup_matrix *others[3];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
@@ -4037,10 +4270,12 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
                                                    desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->permuted;
-    others[1] = &desc->row_of_slot;
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->tokens, tokens[0], others, 3, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -4059,7 +4294,6 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
-    const tegroup_matrix *others[5];
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
@@ -4081,13 +4315,24 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
                                                    TEGROUP_IMPL_REALS, error));
     }
-    others[0] = &desc->grad_tokens;
-    others[1] = &desc->permuted;
-    others[2] = &desc->row_of_slot;
-    others[3] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], others, 4, error));
-    others[4] = &desc->grad_permuted;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], others, 5, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
+                                              "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
+                                              "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
+                                              "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
+                                              "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
+                                              "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
+                                              "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
+                                              "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))

@@ -63,7 +63,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_group_stride(const tegroup_tensor *t) {
 static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
     const tegroup_shape *shape = &t->shape;
     int64_t ld = tegroup_impl_ld(t), one;
-    if (shape->groups == 0 || shape->rows == 0 || shape->cols == 0) return 0;
+    if (shape->rows == 0 || shape->cols == 0) return 0;
+    if (shape->groups == 0 && (!tegroup_impl_ragged(shape) || tegroup_impl_listed(t))) return 0;
     if (tegroup_impl_irregular(shape) && !tegroup_impl_listed(t)) return shape->elements;
     if (ld == 0) ld = shape->cols;
     one = tegroup_impl_add(tegroup_impl_mul(shape->rows - 1, ld), shape->cols);
@@ -109,10 +110,16 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       shape->col_sizes.encoding);
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS), "must not be negative", 0,
                       shape->elements);
+    TEGROUP_IMPL_RULE(shape->elements
+                          <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
+                      ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
+                      tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                       "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
-    TEGROUP_IMPL_RULE(t->ld == 0 || (t->ld >= shape->cols && t->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT,
-                      TEGROUP_IMPL_PATH(LD), "must be 0 or at least shape.cols", shape->cols, t->ld);
+    TEGROUP_IMPL_RULE(t->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(LD), "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, t->ld);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld >= shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be 0 or at least shape.cols", shape->cols, t->ld);
     TEGROUP_IMPL_RULE(t->group_stride == 0 || !ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "does not go with row_sizes", 0, t->group_stride);
     TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
@@ -133,13 +140,33 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
+/* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
+static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
+                                                       tegroup_error *error) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(t->shape.snapshot);
+    int32_t g;
+    for (g = 0; g < view.header->groups; g++) {
+        int64_t rows = tegroup_impl_max(0, view.rows[g]), cols = view.cols ? view.cols[g] : t->shape.cols;
+        int64_t ld = t->ld > 0 ? t->ld : cols, end = tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows);
+        TEGROUP_IMPL_RULE(view.rows[g] >= -1 && view.start[g] >= 0 && end <= t->shape.rows, ERROR_CAPACITY, field,
+                          "must keep each group within shape.rows", t->shape.rows, end);
+        if (!view.cols) continue;
+        TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
+                          "must keep each group within shape.cols", t->shape.cols, cols);
+        end = tegroup_impl_max(0, view.offset[g]);
+        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_mul(rows - 1, ld) + cols);
+        TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
+                          "must keep each group within shape.elements", t->shape.elements, end);
+    }
+    return TEGROUP_OK;
+}
+
 /* Rules of one tensor's memory, when a call is about to run. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                        tegroup_check_level level, int on_host, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
-    if (shape->groups == 0) return TEGROUP_OK;
     if (tegroup_impl_ragged(shape)) {
         TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must not be NULL: prepare first", 1, 0);
@@ -168,22 +195,25 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                 TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                                   "must be prepared with this ld", t->ld, header->ld);
             }
+            if (level == TEGROUP_CHECK_DEEP)
+                TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
         }
     }
-    if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
                           TEGROUP_SPACE_HOST, 0);
+        if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                           "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
     TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
+    if (shape->groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
-    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST)
+    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0)
         for (g = 0; g < shape->groups; g++) {
             TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
                               "must hold no NULL; got the group's index", -1, g);
@@ -194,19 +224,25 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* An output against one other buffer. Lists are compared entry by entry at the deep level, and not with other lists. */
+/* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
+static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
+                                               tegroup_check_level level) {
+    int64_t extent = tegroup_impl_extent_bytes(t);
+    int32_t g;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
+    if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
+    for (g = 0; g < t->shape.groups; g++)
+        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    return 0;
+}
+
+/* Two tensors' memory; two lists are not compared with each other. */
 static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
                                                tegroup_check_level level) {
-    int64_t x_bytes = tegroup_impl_extent_bytes(x), y_bytes = tegroup_impl_extent_bytes(y);
-    int32_t g;
     if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(x) && !tegroup_impl_listed(y))
-        return tegroup_impl_overlaps(x->data, x_bytes, y->data, y_bytes);
-    if (level != TEGROUP_CHECK_DEEP || (tegroup_impl_listed(x) && tegroup_impl_listed(y))) return 0;
-    if (tegroup_impl_listed(y)) return tegroup_impl_tensors_overlap(y, x, level);
-    if (x->pointers_space != TEGROUP_SPACE_HOST || !x->pointers) return 0;
-    for (g = 0; g < x->shape.groups; g++)
-        if (tegroup_impl_overlaps(x->pointers[g], x_bytes, y->data, y_bytes)) return 1;
+    if (!tegroup_impl_listed(y)) return tegroup_impl_tensor_overlaps(x, y->data, tegroup_impl_extent_bytes(y), level);
+    if (!tegroup_impl_listed(x)) return tegroup_impl_tensor_overlaps(y, x->data, tegroup_impl_extent_bytes(x), level);
     return 0;
 }
 
@@ -223,6 +259,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
 static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+    if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
 
@@ -252,8 +289,10 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                       m->rows);
     TEGROUP_IMPL_RULE(cols < 0 || m->cols == cols, ERROR_SHAPE, paths[2], "must match the other operands", cols,
                       m->cols);
-    TEGROUP_IMPL_RULE(m->ld == 0 || (m->ld >= m->cols && m->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, paths[3],
-                      "must be 0 or at least cols", m->cols, m->ld);
+    TEGROUP_IMPL_RULE(m->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[3], "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, m->ld);
+    TEGROUP_IMPL_RULE(m->ld == 0 || m->ld >= m->cols, ERROR_LAYOUT, paths[3], "must be 0 or at least cols", m->cols,
+                      m->ld);
     TEGROUP_IMPL_RULE(tegroup_impl_matrix_bytes(m) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW, paths[1],
                       "times ld must be addressable", tegroup_impl_max_bytes(), tegroup_impl_matrix_bytes(m));
     if (m->rows == 0 || m->cols == 0) return TEGROUP_OK;
@@ -264,16 +303,26 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     return TEGROUP_OK;
 }
 
-/* An output matrix must not share memory with any of the others. */
+/* An output must not share memory with another operand; `rule` names that one. */
 static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
-                                                      const tegroup_matrix *const *others, int32_t count,
+                                                      const tegroup_matrix *other, const char *rule,
                                                       tegroup_error *error) {
-    int32_t i;
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), others[i]->data,
-                                                 tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, field, "must not overlap another operand; got its position in the struct", -1,
-                          i);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
+                                             tegroup_impl_matrix_bytes(other)),
+                      ERROR_OVERLAP, field, rule, 0, 1);
+    return TEGROUP_OK;
+}
+
+/* ... nor with a snapshot in host memory. */
+static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
+                                                               const void *snapshot, tegroup_error *error) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_layout layout;
+    if (!snapshot) return TEGROUP_OK;
+    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
+        ERROR_OVERLAP, field, "must not overlap the snapshot", 0, 1);
     return TEGROUP_OK;
 }
 

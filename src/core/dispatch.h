@@ -5,13 +5,17 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
                                                         tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
+#define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
+    for (i = 0; i < (count); i++)                                                                                      \
+    TEGROUP_IMPL_SAME(member[i], tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_##path))
+    int32_t i;
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_SAME(compute, "compute");
     TEGROUP_IMPL_SAME(groups, "a.shape.groups");
     TEGROUP_IMPL_SAME(rows, "a.shape.rows");
-    TEGROUP_IMPL_SAME(n, "n");
-    TEGROUP_IMPL_SAME(k, "k");
+    TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols");
+    TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols");
     TEGROUP_IMPL_SAME(a, "a.dtype");
     TEGROUP_IMPL_SAME(b, "b.dtype");
     TEGROUP_IMPL_SAME(c, "c.dtype");
@@ -25,18 +29,22 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(ldb, "b.ld");
     TEGROUP_IMPL_SAME(ldc, "c.ld");
     TEGROUP_IMPL_SAME(ldd, "d.ld");
-    TEGROUP_IMPL_SAME(ragged, "a.shape.row_sizes.encoding");
-    TEGROUP_IMPL_SAME(irregular, "a.shape.col_sizes.encoding");
-    TEGROUP_IMPL_SAME(sizes_space, "a.shape.row_sizes.space");
-    TEGROUP_IMPL_SAME(lists, "a.pointers_space");
-    TEGROUP_IMPL_SAME(lists_space, "a.pointers_space");
-    TEGROUP_IMPL_SAME(alpha, "alpha.stride");
-    TEGROUP_IMPL_SAME(beta, "beta.stride");
+    for (i = 0; i < 4; i++)
+        TEGROUP_IMPL_RULE(!planned->rows_space[i] == !p->rows_space[i], ERROR_PLAN,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ROW_SIZES),
+                          "must be set just when planned so", planned->rows_space[i] != 0, p->rows_space[i] != 0);
+    TEGROUP_IMPL_SAME_EACH(rows_space, 4, SIZES_SPACE);
+    TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
+    TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
+    TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
+    TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
+    TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
     TEGROUP_IMPL_SAME(split_k, "split_k");
+#undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
 }
@@ -53,62 +61,86 @@ static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scal
     return TEGROUP_OK;
 }
 
-/* Outputs (d, and bias in a wgrad) against everything else that the call touches. */
+/* Memory that a call reads or uses besides its tensors, with the rule that keeps outputs off it. */
+typedef struct tegroup_impl_region {
+    const void *base;
+    int64_t bytes;
+    const char *rule;
+} tegroup_impl_region;
+
+static inline tegroup_impl_region tegroup_impl_region_of(const void *base, int64_t bytes, const char *rule) {
+    tegroup_impl_region region;
+    region.base = base;
+    region.bytes = bytes;
+    region.rule = rule;
+    return region;
+}
+
+static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
+    if (s->space == TEGROUP_SPACE_UNSET) return 0;
+    return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+}
+
+static inline tegroup_impl_region tegroup_impl_snapshot_region(const tegroup_tensor *t) {
+    tegroup_layout layout;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return tegroup_impl_region_of(NULL, 0, "");
+    tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
+    return tegroup_impl_region_of(t->shape.snapshot, (int64_t)layout.total_bytes, "must not overlap a snapshot");
+}
+
+/* Outputs (d, in a wgrad bias, and the workspace) against everything else that the call touches. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
-    const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias;
+    const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias, *tensors[5];
+    static const char *const words[5] = {"must not overlap a", "must not overlap b",
+                                         "must not overlap c, unless it is c with the same ld", "must not overlap d",
+                                         "must not overlap bias"};
+    tegroup_impl_region regions[7];
     tegroup_check_level level = desc->check_level;
-    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes,
-            d_bytes = tegroup_impl_listed(d) ? 0 : tegroup_impl_extent_bytes(d);
+    const void *workspace = desc->workspace;
+    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
+    int64_t scale_rows =
+        tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
     int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
                    && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
-#define TEGROUP_IMPL_APART(x, y, field, words)                                                                         \
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(x, y, level), ERROR_OVERLAP, field, words, 0, 1)
-    TEGROUP_IMPL_APART(d, &desc->a, "d.data", "must not overlap a");
-    TEGROUP_IMPL_APART(d, &desc->b, "d.data", "must not overlap b");
-    if (!in_place) TEGROUP_IMPL_APART(d, c, "d.data", "must not overlap c, unless it is c with the same ld");
-    TEGROUP_IMPL_APART(d, bias, "d.data", "must not overlap bias");
-    if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_APART(bias, &desc->a, "bias.data", "must not overlap a");
-        TEGROUP_IMPL_APART(bias, &desc->b, "bias.data", "must not overlap b");
-        TEGROUP_IMPL_APART(bias, c, "bias.data", "must not overlap c");
-    }
-#undef TEGROUP_IMPL_APART
-#define TEGROUP_IMPL_WORKSPACE_APART(t, words)                                                                         \
-    TEGROUP_IMPL_RULE(                                                                                                 \
-        (t)->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)                                                    \
-            || !tegroup_impl_overlaps(desc->workspace, workspace_bytes, (t)->data, tegroup_impl_extent_bytes(t)),      \
-        ERROR_OVERLAP, "workspace", words, 0, 1)
-    TEGROUP_IMPL_WORKSPACE_APART(&desc->a, "must not overlap a");
-    TEGROUP_IMPL_WORKSPACE_APART(&desc->b, "must not overlap b");
-    TEGROUP_IMPL_WORKSPACE_APART(c, "must not overlap c");
-    TEGROUP_IMPL_WORKSPACE_APART(d, "must not overlap d");
-    TEGROUP_IMPL_WORKSPACE_APART(bias, "must not overlap bias");
-#undef TEGROUP_IMPL_WORKSPACE_APART
-    {
-        tegroup_layout layout;
-        const tegroup_tensor *tensors[4];
-        int32_t i;
-        tensors[0] = &desc->a;
-        tensors[1] = &desc->b;
-        tensors[2] = c;
-        tensors[3] = d;
-        for (i = 0; i < 4; i++) {
-            if (tensors[i]->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&tensors[i]->shape)) continue;
-            tegroup_impl_snapshot_layout(tensors[i]->shape.groups, tegroup_impl_irregular(&tensors[i]->shape), &layout);
-            TEGROUP_IMPL_RULE(
-                !tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes, d->data, d_bytes),
-                ERROR_OVERLAP, "d.data", "must not overlap a snapshot", 0, 1);
-            TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(tensors[i]->shape.snapshot, (int64_t)layout.total_bytes,
-                                                     desc->workspace, workspace_bytes),
-                              ERROR_OVERLAP, "workspace", "must not overlap a snapshot", 0, 1);
-        }
-    }
-    if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
-        int64_t bytes = tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8);
-        if (!tegroup_impl_ragged(&desc->a.shape)) bytes = tegroup_impl_mul(bytes, desc->a.shape.groups);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->row_scale, bytes, d->data, d_bytes), ERROR_OVERLAP, "d.data",
-                          "must not overlap row_scale", 0, 1);
+    const char *d_field = tegroup_impl_listed(d) ? "d.pointers" : "d.data";
+    const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
+    int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
+    int32_t i;
+    tensors[TEGROUP_IMPL_A] = &desc->a;
+    tensors[TEGROUP_IMPL_B] = &desc->b;
+    tensors[TEGROUP_IMPL_C] = c;
+    tensors[TEGROUP_IMPL_D] = d;
+    tensors[TEGROUP_IMPL_BIAS] = bias;
+    for (i = 0; i < 4; i++) regions[i] = tegroup_impl_snapshot_region(tensors[i]);
+    regions[4] =
+        tegroup_impl_region_of(desc->row_scale,
+                               desc->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                                   ? 0
+                                   : tegroup_impl_mul(scale_rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
+                               "must not overlap row_scale");
+    regions[5] = tegroup_impl_region_of(desc->alpha.data, tegroup_impl_scalar_bytes(&desc->alpha, d->shape.groups),
+                                        "must not overlap alpha.data");
+    regions[6] = tegroup_impl_region_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
+                                        "must not overlap beta.data");
+    for (i = 0; i < 5; i++)
+        if (tensors[i] != d && !(tensors[i] == c && in_place))
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
+                              1);
+    for (i = 0; i < 3 && writes_bias; i++) /* against d it was asked above */
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(bias, tensors[i], level), ERROR_OVERLAP, bias_field, words[i],
+                          0, 1);
+    for (i = 0; i < 5; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
+                          "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+    for (i = 0; i < 7; i++) {
+        const tegroup_impl_region *r = &regions[i];
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
+                          0, 1);
+        TEGROUP_IMPL_RULE(!writes_bias || !tegroup_impl_tensor_overlaps(bias, r->base, r->bytes, level), ERROR_OVERLAP,
+                          bias_field, r->rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, workspace_bytes, r->base, r->bytes), ERROR_OVERLAP,
+                          "workspace", r->rule, 0, 1);
     }
     return TEGROUP_OK;
 }
@@ -142,6 +174,11 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->row_scale || problem.row_scale == TEGROUP_DTYPE_UNSET || problem.rows == 0
                           || problem.groups == 0,
                       ERROR_NULL_ARGUMENT, "row_scale", "must not be NULL", 1, 0);
+    if (problem.row_scale != TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->row_scale, (size_t)tegroup_impl_bits(problem.row_scale) / 8),
+                          ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
+                          tegroup_impl_bits(problem.row_scale) / 8,
+                          (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);

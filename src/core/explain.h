@@ -21,7 +21,7 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
         return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
                || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
-    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha == 2 || p->beta == 2;
+    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha_stride || p->beta_stride;
     default: return 1;
     }
 }
@@ -31,7 +31,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                                          const tegroup_target *target, tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
-    int device = p->space == TEGROUP_SPACE_DEVICE, per_group = p->alpha == 2 || p->beta == 2;
+    int device = p->space == TEGROUP_SPACE_DEVICE, i;
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -66,22 +66,30 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be at least this", rule->cublaslt_min, target->cublaslt_version);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
-                      "a.shape.row_sizes.space", "must be HOST", TEGROUP_SPACE_HOST, p->sizes_space);
-    TEGROUP_IMPL_NEED(p->sizes_space != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
-                      "a.shape.row_sizes.space", "must be DEVICE", TEGROUP_SPACE_DEVICE, p->sizes_space);
+    for (i = 0; i < 4; i++) {
+        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be HOST", TEGROUP_SPACE_HOST, p->rows_space[i]);
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
+    }
     TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
                       "and other columns must not differ between groups", 0, 1);
-    TEGROUP_IMPL_NEED(!p->lists || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED, "a.pointers_space",
-                      "and the others must be unset", 0, p->lists);
-    TEGROUP_IMPL_NEED(!p->lists || p->lists_space == TEGROUP_SPACE_HOST || device, ERROR_UNSUPPORTED,
-                      "a.pointers_space", "and the others must be HOST", TEGROUP_SPACE_HOST, p->lists_space);
+    for (i = 0; i < 5; i++) {
+        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
+                          field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
+                          "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
+    }
     TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
     TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
-    TEGROUP_IMPL_NEED(!per_group || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
-                      "and beta's must be 0", 0, 1);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
+                      "must be 0", 0, p->alpha_stride);
+    TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
+                      0, p->beta_stride);
     TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",

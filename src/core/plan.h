@@ -11,13 +11,13 @@ typedef struct tegroup_problem {
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
     tegroup_scaling a_scaling, b_scaling, d_scaling;
     int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
-    int32_t         ragged;        /* 1: sizes come from a snapshot; 0: every group has `rows`                 */
-    int32_t         irregular;     /* 1: n or k differ between groups                                          */
-    int32_t         sizes_space;   /* tegroup_space of the ragged sizes; UNSET when uniform                    */
-    int32_t         lists;         /* bit 0 a, 1 b, 2 c, 3 d, 4 bias: given as pointers                        */
-    int32_t         lists_space;   /* tegroup_space of those lists; UNSET = none                               */
-    int32_t         alpha, beta;   /* 0 = default, 1 = one for all, 2 = one a group                            */
-    int32_t         alpha_space, beta_space; /* tegroup_space of alpha and beta; UNSET = default               */
+    tegroup_space   rows_space[4];     /* of a, b, c, d: where their row_sizes live; UNSET = uniform           */
+    int32_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
+    int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
+    tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
+    int32_t         irregular;         /* 1: n or k may differ between groups                                  */
+    tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
+    int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
     tegroup_tail    tail;
     int32_t         split_k;

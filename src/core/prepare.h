@@ -283,8 +283,12 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     TEGROUP_IMPL_RULE(!is_cols || sizes->encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
                       TEGROUP_IMPL_FIELD("encoding"), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
                       sizes->encoding);
-    TEGROUP_IMPL_RULE(!is_cols || (!sizes->starts && !sizes->stride && sizes->alignment <= 1), ERROR_COMBINATION,
-                      TEGROUP_IMPL_FIELD("starts"), "and alignment and stride do not apply to columns", 0, 1);
+    TEGROUP_IMPL_RULE(!is_cols || !sizes->starts, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("starts"),
+                      "does not apply to columns", 0, 1);
+    TEGROUP_IMPL_RULE(!is_cols || !sizes->stride, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("stride"),
+                      "does not apply to columns", 0, sizes->stride);
+    TEGROUP_IMPL_RULE(!is_cols || sizes->alignment <= 1, ERROR_COMBINATION, TEGROUP_IMPL_FIELD("alignment"),
+                      "does not apply to columns", 1, sizes->alignment);
 #undef TEGROUP_IMPL_FIELD
     return TEGROUP_OK;
 }
@@ -311,8 +315,10 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_RULE(shape->elements >= 0, ERROR_VALUE, "shape.elements", "must not be negative", 0, shape->elements);
     TEGROUP_IMPL_RULE(shape->elements > 0 || !shape->offsets, ERROR_VALUE, "shape.elements", "must be set with offsets",
                       1, 0);
-    TEGROUP_IMPL_RULE(desc->ld == 0 || (desc->ld >= shape->cols && desc->ld <= TEGROUP_MAX_COLS), ERROR_LAYOUT, "ld",
-                      "must be 0 or at least shape.cols", shape->cols, desc->ld);
+    TEGROUP_IMPL_RULE(desc->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, "ld", "must be at most TEGROUP_MAX_COLS",
+                      TEGROUP_MAX_COLS, desc->ld);
+    TEGROUP_IMPL_RULE(desc->ld == 0 || desc->ld >= shape->cols, ERROR_LAYOUT, "ld", "must be 0 or at least shape.cols",
+                      shape->cols, desc->ld);
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes(&shape->row_sizes, shape->groups, 0, error));
     TEGROUP_IMPL_RULE(shape->row_sizes.space == desc->space, ERROR_COMBINATION, "shape.row_sizes.space",
                       "must equal space", desc->space, shape->row_sizes.space);

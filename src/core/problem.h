@@ -24,10 +24,6 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_scalar_kind(const tegroup_scalars *s) {
-    return s->space == TEGROUP_SPACE_UNSET ? 0 : 1 + s->stride;
-}
-
 /* Rules about the descriptor's own numbers and enums. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
@@ -160,26 +156,10 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
-static inline int32_t tegroup_impl_lists(const tegroup_gemm_desc *desc, int32_t *space) {
-    const tegroup_tensor *tensors[5];
-    int32_t i, lists = 0;
-    tensors[0] = &desc->a;
-    tensors[1] = &desc->b;
-    tensors[2] = &desc->c;
-    tensors[3] = &desc->d;
-    tensors[4] = &desc->bias;
-    *space = TEGROUP_SPACE_UNSET;
-    for (i = 0; i < 5; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(tensors[i])) {
-            lists |= 1 << i;
-            *space = *space < (int32_t)tensors[i]->pointers_space ? (int32_t)tensors[i]->pointers_space : *space;
-        }
-    return lists;
-}
-
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
-    const tegroup_tensor *ragged;
+    const tegroup_tensor *operands[5];
+    int32_t i;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
@@ -196,7 +176,6 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
 
     memset(problem, 0, sizeof *problem);
-    ragged = tegroup_impl_ragged(&desc->a.shape) ? &desc->a : tegroup_impl_ragged(&desc->b.shape) ? &desc->b : &desc->d;
     problem->op = desc->op;
     problem->space = desc->space;
     problem->compute = desc->compute;
@@ -217,17 +196,27 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldb = tegroup_impl_ld(&desc->b);
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
-    problem->ragged = tegroup_impl_ragged(&ragged->shape);
-    problem->irregular = tegroup_impl_irregular(&desc->a.shape) || tegroup_impl_irregular(&desc->b.shape)
-                         || tegroup_impl_irregular(&desc->d.shape)
-                         || (desc->op != TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->b.shape))
-                         || (desc->op == TEGROUP_OP_WGRAD && tegroup_impl_ragged(&desc->d.shape));
-    problem->sizes_space = problem->ragged ? (int32_t)ragged->shape.row_sizes.space : TEGROUP_SPACE_UNSET;
-    problem->lists = tegroup_impl_lists(desc, &problem->lists_space);
-    problem->alpha = tegroup_impl_scalar_kind(&desc->alpha);
-    problem->beta = tegroup_impl_scalar_kind(&desc->beta);
-    problem->alpha_space = (int32_t)desc->alpha.space;
-    problem->beta_space = (int32_t)desc->beta.space;
+    operands[TEGROUP_IMPL_A] = &desc->a;
+    operands[TEGROUP_IMPL_B] = &desc->b;
+    operands[TEGROUP_IMPL_C] = &desc->c;
+    operands[TEGROUP_IMPL_D] = &desc->d;
+    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+    for (i = 0; i < 5; i++) {
+        const tegroup_tensor *t = operands[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        problem->pointers_space[i] = t->pointers_space;
+        if (i == TEGROUP_IMPL_BIAS) continue;
+        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = t->shape.row_sizes.space;
+        problem->ragged_cols[i] = t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+        problem->has_elements[i] = t->shape.elements > 0;
+        problem->irregular |= tegroup_impl_irregular(&t->shape);
+    }
+    /* the side that is uniform in a regular problem */
+    problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->alpha_space = desc->alpha.space;
+    problem->beta_space = desc->beta.space;
+    problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;
+    problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
     problem->split_k = desc->split_k > 1 ? desc->split_k : 1;

@@ -36,7 +36,7 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t        elements;  /* elements that the buffer holds; required with col_sizes or offsets, else 0   */
+    int64_t        elements;  /* with col_sizes or offsets: elements that the buffer holds (0 is 0); else 0   */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 

@@ -37,7 +37,7 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
             for (j = 0; j < n; j++)
                 x[j] += scale * tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
         }
-        tegroup_impl_cpu_store_row_FSUF(desc->d.dtype, p->d.base, d, x, n);
+        tegroup_impl_store_row_FSUF(desc->d.dtype, p->d.base, d, 1, n, x);
     }
 }
 
@@ -58,7 +58,7 @@ static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
-    tegroup_impl_cpu_store_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, sums, n);
+    tegroup_impl_store_row_FSUF(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
 }
 /* @end */
 

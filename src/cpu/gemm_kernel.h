@@ -174,23 +174,4 @@ static inline void tegroup_impl_cpu_block_FSUF(int32_t m, int32_t n, int64_t k, 
             else tegroup_impl_cpu_micro_FSUF(1, k, panel_a, panel_b, at);
         }
 }
-
-static inline void tegroup_impl_cpu_store_row_FSUF(tegroup_dtype dtype, void *data, int64_t first, const REAL *x,
-                                                   int64_t n) {
-    int64_t j;
-    switch (dtype) {
-    case TEGROUP_DTYPE_F64:
-        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F64, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F32:
-        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F32, data, first + j, x[j]);
-        break;
-    case TEGROUP_DTYPE_F16:
-        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_F16, data, first + j, x[j]);
-        break;
-    default:
-        for (j = 0; j < n; j++) tegroup_impl_store_FSUF(TEGROUP_DTYPE_BF16, data, first + j, x[j]);
-        break;
-    }
-}
 /* @end */

@@ -10,39 +10,43 @@ TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, in
 }
 
 /* @each-real */
-static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->output;
-    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row);
-    void *y = tegroup_impl_matrix_row(out, row);
-    REAL scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_FSUF(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    for (j = 0; j < width; j++)
-        tegroup_impl_store_FSUF(out->dtype, y, j,
-                                scale
-                                    * tegroup_impl_swiglu_FSUF(tegroup_impl_load_FSUF(in->dtype, x, step * j),
-                                                               tegroup_impl_load_FSUF(in->dtype, x, step * j + up)));
+static inline REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int64_t row) {
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) return 1;
+    return tegroup_impl_load_FSUF(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
-/* Gate and up are read before either gradient is stored, so grad_input may be input. */
+static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
+    const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
+    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
+        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_FSUF(gate[j], up[j]);
+        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+    }
+}
+
+/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
-    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input;
-    int64_t width = desc->grad_output.cols, step = desc->interleaved ? 2 : 1, up = desc->interleaved ? 1 : width, j;
-    const void *x = tegroup_impl_matrix_row(in, row), *dy = tegroup_impl_matrix_row(&desc->grad_output, row);
+    const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
+    const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
-    REAL scale = desc->row_scale.dtype != TEGROUP_DTYPE_UNSET
-                     ? tegroup_impl_load_FSUF(desc->row_scale.dtype, tegroup_impl_matrix_row(&desc->row_scale, row), 0)
-                     : 1;
-    REAL sum = 0;
-    for (j = 0; j < width; j++) {
-        REAL gate = tegroup_impl_load_FSUF(in->dtype, x, step * j),
-             value = tegroup_impl_load_FSUF(in->dtype, x, step * j + up);
-        REAL grad = tegroup_impl_load_FSUF(desc->grad_output.dtype, dy, j), grad_gate, grad_up;
-        sum += grad * tegroup_impl_swiglu_FSUF(gate, value);
-        tegroup_impl_swiglu_grad_FSUF(gate, value, scale * grad, &grad_gate, &grad_up);
-        tegroup_impl_store_FSUF(out->dtype, dx, step * j, grad_gate);
-        tegroup_impl_store_FSUF(out->dtype, dx, step * j + up, grad_up);
+    REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), sum = 0;
+    REAL gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
+        tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
+        tegroup_impl_load_row_FSUF(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
+        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_FSUF(gate[j], up[j]);
+        sum = tegroup_impl_dot_FSUF(grad, value, n, sum);
+        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_FSUF(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        tegroup_impl_store_row_FSUF(out->dtype, dx, step * at, step, n, gate);
+        tegroup_impl_store_row_FSUF(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_FSUF(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -66,7 +70,6 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t row;
     (void)stream;
@@ -79,12 +82,13 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->input;
-    others[1] = &desc->row_scale;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], others, 2, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, error));
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
@@ -102,7 +106,6 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    const tegroup_matrix *others[4];
     tegroup_snapshot_view view;
     int64_t rows, row;
     int in_place;
@@ -123,14 +126,27 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
             tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
-    others[0] = &desc->grad_output;
-    others[1] = &desc->row_scale;
-    others[2] = &desc->input;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], others, in_place ? 2 : 3, error));
-    others[3] = &desc->grad_input;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
+                                              "must not overlap row_scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                              "must not overlap grad_output", error));
+    if (!in_place)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->input,
+                                     "must not overlap input, unless it is input with the same ld and dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
+                                              "must not overlap input", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
+                                              "must not overlap row_scale", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
+                                              "must not overlap grad_output", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
+                                              "must not overlap grad_input", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, error));
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))

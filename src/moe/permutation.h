@@ -27,35 +27,45 @@ static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, c
 /* to[j] = weight * from[j] */
 static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
                                                int64_t to, REAL weight) {
-    const void *x = tegroup_impl_matrix_row(in, from);
-    void *y = tegroup_impl_matrix_row(out, to);
-    int64_t j;
-    for (j = 0; j < out->cols; j++)
-        tegroup_impl_store_FSUF(out->dtype, y, j, weight * tegroup_impl_load_FSUF(in->dtype, x, j));
+    REAL x[TEGROUP_IMPL_PIECE];
+    int64_t at, j;
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, from), at, 1, n, x);
+        for (j = 0; j < n; j++) x[j] *= weight;
+        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, to), at, 1, n, x);
+    }
 }
 
 /* One token: its k rows, weighted and added in the order of its choices. */
 static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *desc, int64_t token) {
-    int64_t k = desc->row_of_slot.cols, j, slot;
+    const tegroup_matrix *in = &desc->permuted, *out = &desc->tokens;
+    int64_t k = desc->row_of_slot.cols, at, j, slot;
     const int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, token);
-    void *y = tegroup_impl_matrix_row(&desc->tokens, token);
-    for (j = 0; j < desc->tokens.cols; j++) {
-        REAL sum = 0;
-        for (slot = 0; slot < k; slot++)
-            if (rows[slot] >= 0)
-                sum += (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot)
-                       * tegroup_impl_load_FSUF(desc->permuted.dtype,
-                                                tegroup_impl_matrix_row(&desc->permuted, rows[slot]), j);
-        tegroup_impl_store_FSUF(desc->tokens.dtype, y, j, sum);
+    REAL x[TEGROUP_IMPL_PIECE], sum[TEGROUP_IMPL_PIECE];
+    for (at = 0; at < out->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, out->cols - at);
+        for (j = 0; j < n; j++) sum[j] = 0;
+        for (slot = 0; slot < k; slot++) {
+            REAL weight;
+            if (rows[slot] < 0) continue;
+            weight = (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
+            tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
+            for (j = 0; j < n; j++) sum[j] += weight * x[j];
+        }
+        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, token), at, 1, n, sum);
     }
 }
 
 static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i, const tegroup_matrix *b, int64_t r) {
-    const void *x = tegroup_impl_matrix_row(a, i), *y = tegroup_impl_matrix_row(b, r);
-    REAL sum = 0;
-    int64_t j;
-    for (j = 0; j < a->cols; j++)
-        sum += tegroup_impl_load_FSUF(a->dtype, x, j) * tegroup_impl_load_FSUF(b->dtype, y, j);
+    REAL x[TEGROUP_IMPL_PIECE], y[TEGROUP_IMPL_PIECE], sum = 0;
+    int64_t at;
+    for (at = 0; at < a->cols; at += TEGROUP_IMPL_PIECE) {
+        int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, a->cols - at);
+        tegroup_impl_load_row_FSUF(a->dtype, tegroup_impl_matrix_row(a, i), at, 1, n, x);
+        tegroup_impl_load_row_FSUF(b->dtype, tegroup_impl_matrix_row(b, r), at, 1, n, y);
+        sum = tegroup_impl_dot_FSUF(x, y, n, sum);
+    }
     return sum;
 }
 /* @end */
@@ -65,7 +75,6 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *others[2];
     tegroup_snapshot_view view;
     int64_t tokens, k, t, j, row, *slots;
     int32_t g;
@@ -74,6 +83,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
+    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
@@ -81,14 +92,20 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    others[0] = &desc->indices;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], others, 1, error));
-    others[1] = &desc->row_of_slot;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], others, 2, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot, error));
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -125,7 +142,6 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
-    const tegroup_matrix *others[3];
     const int64_t *slots;
     int64_t row;
     (void)stream;
@@ -139,10 +155,12 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->tokens;
-    others[1] = &desc->slot_of_row;
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], others, 3, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
+                                              "must not overlap slot_of_row", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
@@ -165,7 +183,6 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
-    const tegroup_matrix *others[3];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
@@ -178,10 +195,12 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
                                                    desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    others[0] = &desc->permuted;
-    others[1] = &desc->row_of_slot;
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->tokens, tokens[0], others, 3, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -200,7 +219,6 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
-    const tegroup_matrix *others[5];
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
@@ -222,13 +240,24 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
                                                    TEGROUP_IMPL_REALS, error));
     }
-    others[0] = &desc->grad_tokens;
-    others[1] = &desc->permuted;
-    others[2] = &desc->row_of_slot;
-    others[3] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], others, 4, error));
-    others[4] = &desc->grad_permuted;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], others, 5, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
+                                              "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
+                                              "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
+                                              "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
+                                              "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
+                                              "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
+                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
+                                              "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
+                                              "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))

@@ -76,7 +76,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
-    const tegroup_matrix *others[4];
+    tegroup_matrix loss_memory;
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
@@ -96,14 +96,40 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    others[0] = &desc->logits;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], others, 1, error));
-    others[1] = &desc->probabilities;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], others, 2, error));
-    others[2] = &desc->weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], others, 3, error));
-    others[3] = &desc->indices;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], &desc->logits,
+                                              "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
+    loss_memory.data = desc->balance_loss;
+    loss_memory.rows = loss_memory.cols = 1;
+    loss_memory.ld = 0;
+    loss_memory.dtype = TEGROUP_DTYPE_F64;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->weights, "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
 
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -137,7 +163,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
-    const tegroup_matrix *others[4];
     int64_t tokens, t;
     int32_t j;
     (void)stream;
@@ -157,11 +182,14 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    others[0] = &desc->probabilities;
-    others[1] = &desc->indices;
-    others[2] = &desc->counts;
-    others[3] = &desc->grad_weights;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], others, 4, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
+                                              "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
+                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
+                                              "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {

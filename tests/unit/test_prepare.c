@@ -437,7 +437,7 @@ UTEST(prepare, products_over_lies_stay_inside) {
         tegroup_plan plan;
         memset(&d, 0, sizeof d);
         int64_t n = rng_int(&r, 1, 9), width = kase.shape.cols, weights = groups * n * width;
-        int64_t elements = irregular ? kase.shape.elements : kase.shape.rows * width;
+        int64_t ld = kase.ld != 0 ? kase.ld : width, elements = kase.shape.elements > 0 ? kase.shape.elements : kase.shape.rows > 0 ? (kase.shape.rows - 1) * ld + width : 0;
         d.struct_size = sizeof d;
         d.op = op;
         d.space = TEGROUP_SPACE_HOST;
