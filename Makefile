@@ -21,7 +21,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu test-teeth fuzz bench examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu sanitize-gpu test-teeth fuzz bench bench-gpu docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME SANITIZE PYTHON PREFIX DESTDIR"
@@ -42,6 +42,21 @@ test-cpu: $(filter build/%,$(CPU_TESTS)) build/fuzz ## unit tests (plain and und
 test-gpu: ## tests on this machine's GPU
 	@tests/run.sh $(GPU_TESTS)
 
+sanitize-gpu: ## a small part of the GPU tests under memcheck, racecheck, initcheck and synccheck
+	tests/gpu/run.sh sanitize
+
+bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O3 $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_portable.cu -o build/bench_portable $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublas
+	build/bench_portable
+
+docs: build/backends_doc ## write docs/backends.md from the dispatch and quirk tables
+	build/backends_doc > docs/backends.md
+
+build/backends_doc: tools/backends_doc.c tegroup.h
+	@mkdir -p build
+	$(CC) -std=gnu11 -O1 -I. $< -o $@ -lm
+
 test-teeth: ## plant faults in the library one by one; the quick suite must catch each
 	tests/teeth/run.sh
 
@@ -49,7 +64,7 @@ fuzz: build/fuzz ## fuzz checks, layouts, prepare and explain for longer: FUZZ_R
 	FUZZ_RUNS=$${FUZZ_RUNS:-20000000} tests/fuzz/run.sh
 
 bench: build/bench_cpu ## CPU backend against OpenBLAS sgemm in a loop (needs libopenblas-dev)
-	build/bench_cpu
+	OMP_WAIT_POLICY=passive build/bench_cpu # spinning threads would slow the other contestant down
 
 examples: ## build and run every example by the command in its first line
 	tests/unit/test_examples.sh

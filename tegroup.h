@@ -118,7 +118,8 @@ struct cublasLtContext;
     X(ERROR_COMBINATION, 13, "two fields exclude each other")                                        \
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
     X(ERROR_UNSUPPORTED, 15, "no backend can do this here")                                          \
-    X(ERROR_NOT_BUILT, 16, "the backend is not part of this build")
+    X(ERROR_NOT_BUILT, 16, "the backend is not part of this build")                                  \
+    X(ERROR_CUDA, 17, "a CUDA call failed; native is its cudaError_t")
 
 #define TEGROUP_IMPL_ENUMERATE(name, value, text) TEGROUP_##name = (value),
 typedef enum tegroup_status { TEGROUP_STATUS_LIST(TEGROUP_IMPL_ENUMERATE) TEGROUP_STATUS_COUNT } tegroup_status;
@@ -279,7 +280,7 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data; each holds shape.rows rows */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data; each holds its group       */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
@@ -426,8 +427,8 @@ typedef enum tegroup_backend {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver where a
-                                pointer lives (CUDA builds)                                              */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots. Entries of one list are
+                                compared with single buffers, not with entries of another list           */
 } tegroup_check_level;
 
 /* Scalars alpha or beta: one for all groups or one a group. */
@@ -438,8 +439,8 @@ typedef struct tegroup_scalars {
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
-/* One grouped product. The plan reads everything except data pointers; a call reads the pointers and checks that
- * the rest is what was planned. */
+/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
+ * the tegroup_problem that they make is the planned one. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
@@ -514,10 +515,10 @@ typedef struct tegroup_target {
 typedef struct tegroup_verdict {
     tegroup_backend backend;
     int32_t         chosen;  /* 1 for the one that a plan takes; at most one                                    */
-    tegroup_status  status;  /* OK: could run this. UNSUPPORTED or NOT_BUILT: why not, as below                 */
+    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT or OVERFLOW: why not, as below       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
-    int64_t         expected, got;
+    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
 } tegroup_verdict;
@@ -558,6 +559,8 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
     TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta differ by group                                */
 } tegroup_quirk_case;
+
+#define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */
 
 typedef struct tegroup_quirk {
     tegroup_backend      backend;
@@ -808,6 +811,10 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #include <string.h>
 #if defined(_OPENMP)
 #include <omp.h>
+#endif
+
+#if defined(__CUDACC__) && !defined(TEGROUP_NO_CUDA)
+#define TEGROUP_IMPL_CUDA /* tegroup_cuda.cuh follows and defines what is declared under this name */
 #endif
 
 /* Stop here if you only want the API. */
@@ -1232,26 +1239,33 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
+/* Where a snapshot's parts lie; the memory itself is not looked at. */
+static inline tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
-    const char *base = (const char *)snapshot;
+    const int64_t *prefix;
     int32_t i;
+#define TEGROUP_IMPL_PART(type, item)                                                                                  \
+    ((const type *)(const void *)((const char *)snapshot + layout.items[TEGROUP_IMPL_SNAPSHOT_##item].offset_bytes))
     memset(&view, 0, sizeof view);
-    if (!snapshot) return view;
+    tegroup_impl_snapshot_layout(groups, irregular, &layout);
     view.header = (const tegroup_snapshot_header *)snapshot;
-    tegroup_impl_snapshot_layout(view.header->groups, view.header->irregular, &layout);
-    view.start = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_START].offset_bytes);
-    view.rows = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ROWS].offset_bytes);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        view.prefix[i] = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_PREFIX].offset_bytes)
-                         + (int64_t)i * (view.header->groups + 1);
-    view.order = (const int32_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ORDER].offset_bytes);
-    if (view.header->irregular) {
-        view.cols = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_COLS].offset_bytes);
-        view.offset = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_OFFSET].offset_bytes);
-    }
+    view.start = TEGROUP_IMPL_PART(int64_t, START);
+    view.rows = TEGROUP_IMPL_PART(int64_t, ROWS);
+    prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) view.prefix[i] = prefix + (int64_t)i * (groups + 1);
+    view.order = TEGROUP_IMPL_PART(int32_t, ORDER);
+    if (irregular) view.cols = TEGROUP_IMPL_PART(int64_t, COLS);
+    if (irregular) view.offset = TEGROUP_IMPL_PART(int64_t, OFFSET);
+#undef TEGROUP_IMPL_PART
     return view;
+}
+
+TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_snapshot_view none;
+    memset(&none, 0, sizeof none);
+    return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
 static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {
@@ -1417,7 +1431,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
-                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable, even without columns",
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable",
                       tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
     TEGROUP_IMPL_RULE(ragged
                           || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
@@ -1516,12 +1530,22 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
 static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
                                                tegroup_check_level level) {
     int64_t extent = tegroup_impl_extent_bytes(t);
+    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
     int32_t g;
     if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
     if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
     if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
-    for (g = 0; g < t->shape.groups; g++)
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
+        view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) {
+        if (view.rows) { /* exactly what the group has there */
+            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
+            extent = 0;
+            if (view.rows[g] > 0 && cols > 0)
+                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+        }
         if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    }
     return 0;
 }
 
@@ -1641,7 +1665,7 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
 /* Only host memory is served by this build. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
-                      "must be HOST: this build holds no GPU code", TEGROUP_SPACE_HOST, space);
+                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
 }
 
@@ -1837,6 +1861,19 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_prepara
     return g;
 }
 
+/* A header before any group was looked at. */
+TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
+    memset(header, 0, sizeof *header);
+    header->magic = TEGROUP_SNAPSHOT_MAGIC;
+    header->groups = p->groups;
+    header->bad_group = -1;
+    header->irregular = p->irregular;
+    header->capacity_rows = p->capacity_rows;
+    header->capacity_cols = p->capacity_cols;
+    header->capacity_elements = p->capacity_elements;
+    header->ld = p->ld;
+}
+
 static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
     if (!bits) return;
     header->status |= bits;
@@ -1995,6 +2032,12 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return TEGROUP_OK;
 }
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
+                                                       struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
     tegroup_layout layout;
@@ -2002,25 +2045,16 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
+#if !defined(TEGROUP_IMPL_CUDA)
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-
-    header = (tegroup_snapshot_header *)desc->snapshot;
-    memset(desc->snapshot, 0, layout.total_bytes);
-    header->magic = TEGROUP_SNAPSHOT_MAGIC;
-    header->groups = desc->shape.groups;
-    header->bad_group = -1;
-    header->irregular = tegroup_impl_irregular(&desc->shape);
-    header->capacity_rows = desc->shape.rows;
-    header->capacity_cols = desc->shape.cols;
-    header->capacity_elements = desc->shape.elements;
-    header->ld = desc->ld;
+#endif
 
     memset(&p, 0, sizeof p);
-    p.groups = header->groups;
-    p.irregular = header->irregular;
-    p.capacity_rows = header->capacity_rows;
-    p.capacity_cols = header->capacity_cols;
-    p.capacity_elements = header->capacity_elements;
+    p.groups = desc->shape.groups;
+    p.irregular = tegroup_impl_irregular(&desc->shape);
+    p.capacity_rows = desc->shape.rows;
+    p.capacity_cols = desc->shape.cols;
+    p.capacity_elements = desc->shape.elements;
     p.ld = desc->ld;
     p.rows = desc->shape.row_sizes;
     p.cols = desc->shape.col_sizes;
@@ -2033,6 +2067,12 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
     }
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
+#endif
+    memset(desc->snapshot, 0, layout.total_bytes);
+    header = (tegroup_snapshot_header *)desc->snapshot;
+    tegroup_impl_snapshot_open(header, &p);
     tegroup_impl_prepare_host(&p, header);
     return TEGROUP_OK;
 }
@@ -2160,6 +2200,9 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     if (has_c) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
                                                  "must equal d.shape.rows", error));
+        TEGROUP_IMPL_RULE(tegroup_impl_irregular(&c->shape) == tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
+                          "c.shape.col_sizes.encoding", "and elements must be set just when d's are",
+                          tegroup_impl_irregular(&d->shape), tegroup_impl_irregular(&c->shape));
         TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
                           "must equal d.shape.groups", d->shape.groups, c->shape.groups);
         TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",
@@ -2271,7 +2314,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
 #define TEGROUP_IMPL_HALVES (TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(BF16))
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_DT(F8E4M3) | TEGROUP_IMPL_DT(F8E5M2))
 #define TEGROUP_IMPL_RESULTS (TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32))
-#define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
+#define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
 #define TEGROUP_IMPL_BUNDLED                                                                                           \
     (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL)
 #define TEGROUP_IMPL_CUBLASLT (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR)
@@ -2299,15 +2342,12 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          "TransformerEngine, cublaslt_grouped_gemm.cu"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
-        {TEGROUP_BACKEND_PORTABLE, 89, 999, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0,
-         "mma.sync of SM89"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR, 0,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_IRREGULAR, 0,
          "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_BIAS
-             | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
+         TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
+             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
          0, "plain C"},
     };
 #undef TEGROUP_IMPL_CUBLASLT
@@ -2322,30 +2362,30 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     return table;
 }
 
-/* Known-bad combinations. "All later versions" is TEGROUP_IMPL_NO_FIX: nobody has seen it mended. */
+/* Known-bad combinations. */
 TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
-#define TEGROUP_IMPL_NO_FIX 999999
     static const tegroup_quirk table[] = {
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130300, 90, 110, TEGROUP_QUIRK_WGRAD, TEGROUP_QUIRK_REFUSE,
-         "weight gradients are wrong when a group is empty", "https://github.com/NVIDIA/TransformerEngine/pull/2765"},
+         "has a known fault: weight gradients are wrong when a group is empty",
+         "https://github.com/NVIDIA/TransformerEngine/pull/2765"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130800, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_SEPARATE,
-         "stale tensor-map descriptors in a shared workspace hang the second replay of a graph",
+         "has a known fault: stale tensor-map descriptors in a shared workspace hang the second replay of a graph",
          "https://github.com/NVIDIA/TransformerEngine/pull/3171"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 130700, 130800, 103, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "one grouped algorithm silently corrupts results on B300 and Rubin",
+         "has a known fault: one grouped algorithm silently corrupts results on B300 and Rubin",
          "https://github.com/NVIDIA/TransformerEngine/pull/3475"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130801, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "grouped products may corrupt data",
+         "has a known fault: grouped products may corrupt data (this covers the older reports above, unless it is "
+         "ignored)",
          "warning that TransformerEngine 2.20.2 prints for grouped GEMM below cuBLAS 13.8.1"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_IMPL_NO_FIX, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD,
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD,
          TEGROUP_QUIRK_REFUSE,
-         "a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
+         "has a known fault: a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
          "seen with cuBLAS 13.10.0.20 on an H200, BF16, k = 260 and n = 516: relative error 1.4"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 131000, 90, 90, TEGROUP_QUIRK_GROUP_SCALARS, TEGROUP_QUIRK_REFUSE,
-         "alpha and beta of each group are not known to be honoured",
+         "has a known fault: alpha and beta of each group are not known to be honoured",
          "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
     };
-#undef TEGROUP_IMPL_NO_FIX
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
 }
@@ -2754,7 +2794,21 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 }
 
 /* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) { return 1u << TEGROUP_BACKEND_CPU; }
+static inline uint32_t tegroup_impl_built(void) {
+#if defined(TEGROUP_IMPL_CUDA)
+    return 1u << TEGROUP_BACKEND_CPU | 1u << TEGROUP_BACKEND_PORTABLE;
+#else
+    return 1u << TEGROUP_BACKEND_CPU;
+#endif
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+/* The current device as a target; sm stays 0 where there is none. */
+static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+/* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_error *error);
+#endif
 
 static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
                                              tegroup_backend backend, const tegroup_target *target) {
@@ -2790,25 +2844,25 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
-                      "must hold this backend: this build does not", 1, 0);
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend", 1,
+                      0);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
-                      "must be at least this", rule->sm_min, target->sm);
+                      "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
-                      "must be at most this", rule->sm_max, target->sm);
+                      "is newer than the backend knows", rule->sm_max, target->sm);
     TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
-                      "must be one of the types in the bit set", rule->operand_dtypes, p->a);
+                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
     TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
-                      "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
     TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
-                      "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
-                      "must be one of the types in the bit set", rule->result_dtypes, p->d);
+                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
-                      "must be at least this", rule->cublaslt_min, target->cublaslt_version);
+                      "is older than the backend needs here", rule->cublaslt_min, target->cublaslt_version);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
@@ -2824,6 +2878,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
                           field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
+                          p->pointers_space[i]);
         TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
                           "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
     }
@@ -2831,6 +2888,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
     TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->beta_space);
     TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
@@ -2842,13 +2905,17 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->lda * tegroup_impl_bits(p->a) / 8);
         TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldb * tegroup_impl_bits(p->b) / 8);
         TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldc * tegroup_impl_bits(p->d) / 8);
         TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldd * tegroup_impl_bits(p->d) / 8);
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
@@ -2888,6 +2955,8 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     }
 }
 
+static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                         tegroup_backend backend, const tegroup_target *target, int32_t threads,
@@ -2899,11 +2968,13 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
-        int32_t met;
+        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
         met = tegroup_impl_judge(&rules[i], p, target, &v);
-        if (met > best) {
+        closer = met == best
+                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
+        if (met > best || closer) {
             best = met;
             *verdict = v;
         }
@@ -2918,7 +2989,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
-            verdict->expected = quirks[i].cublaslt_below;
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED ? 0 : quirks[i].cublaslt_below;
             verdict->got = target->cublaslt_version;
             verdict->quirk = i;
             return;
@@ -2949,6 +3020,10 @@ static inline tegroup_status tegroup_impl_target(const tegroup_target *given, te
                           given->threads);
         *target = *given;
     }
+#if defined(TEGROUP_IMPL_CUDA)
+    else
+        (void)tegroup_impl_cuda_target(target);
+#endif
     if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
@@ -3005,6 +3080,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     const tegroup_verdict *chosen = NULL, *refused = NULL;
     tegroup_problem problem;
     tegroup_target resolved;
+    tegroup_plan made;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -3021,21 +3097,27 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
         return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected,
                                  refused->got);
 
-    memset(plan, 0, sizeof *plan);
-    plan->struct_size = sizeof *plan;
-    plan->magic = TEGROUP_PLAN_MAGIC;
-    plan->backend = chosen->backend;
-    plan->problem = problem;
-    plan->sm = chosen->backend == TEGROUP_BACKEND_CPU ? 0 : resolved.sm;
-    plan->device = -1;
-    plan->cublaslt_version = resolved.cublaslt_version;
-    plan->hypothetical = !(tegroup_impl_built() >> chosen->backend & 1u);
-    plan->threads = tegroup_impl_plan_threads(desc, &resolved);
-    plan->sm_limit = desc->sm_limit;
-    plan->numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, plan->sm);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_PLAN_MAGIC;
+    made.backend = chosen->backend;
+    made.problem = problem;
+    made.sm = chosen->backend == TEGROUP_BACKEND_CPU ? 0 : resolved.sm;
+    made.device = -1;
+    made.cublaslt_version = resolved.cublaslt_version;
+    made.hypothetical =
+        !(tegroup_impl_built() >> chosen->backend & 1u) || (target && chosen->backend != TEGROUP_BACKEND_CPU);
+    made.threads = tegroup_impl_plan_threads(desc, &resolved);
+    made.sm_limit = desc->sm_limit;
+    made.numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, made.sm);
     if (chosen->backend == TEGROUP_BACKEND_CPU)
-        tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
-    tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, plan->threads, &plan->workspace);
+        tegroup_impl_cpu_tile(problem.compute, &made.tile_m, &made.tile_n, &made.tile_k);
+    tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, &made, error));
+#endif
+    *plan = made;
     return TEGROUP_OK;
 }
 
@@ -3517,11 +3599,19 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
-    tegroup_impl_cpu_gemm(plan, desc); /* the only backend of this build; a plan for another was refused above */
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
+#endif
+    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused above */
     return TEGROUP_OK;
 }
 

@@ -129,7 +129,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
-                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable, even without columns",
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable",
                       tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
     TEGROUP_IMPL_RULE(ragged
                           || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
@@ -228,12 +228,22 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
 static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
                                                tegroup_check_level level) {
     int64_t extent = tegroup_impl_extent_bytes(t);
+    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
     int32_t g;
     if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
     if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
     if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
-    for (g = 0; g < t->shape.groups; g++)
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
+        view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) {
+        if (view.rows) { /* exactly what the group has there */
+            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
+            extent = 0;
+            if (view.rows[g] > 0 && cols > 0)
+                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+        }
         if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    }
     return 0;
 }
 
@@ -353,6 +363,6 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
 /* Only host memory is served by this build. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
-                      "must be HOST: this build holds no GPU code", TEGROUP_SPACE_HOST, space);
+                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
     return TEGROUP_OK;
 }

@@ -184,10 +184,18 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
-    tegroup_impl_cpu_gemm(plan, desc); /* the only backend of this build; a plan for another was refused above */
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
+#endif
+    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused above */
     return TEGROUP_OK;
 }

@@ -9,7 +9,21 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 }
 
 /* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) { return 1u << TEGROUP_BACKEND_CPU; }
+static inline uint32_t tegroup_impl_built(void) {
+#if defined(TEGROUP_IMPL_CUDA)
+    return 1u << TEGROUP_BACKEND_CPU | 1u << TEGROUP_BACKEND_PORTABLE;
+#else
+    return 1u << TEGROUP_BACKEND_CPU;
+#endif
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+/* The current device as a target; sm stays 0 where there is none. */
+static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+/* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_error *error);
+#endif
 
 static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
                                              tegroup_backend backend, const tegroup_target *target) {
@@ -45,25 +59,25 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
-                      "must hold this backend: this build does not", 1, 0);
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend", 1,
+                      0);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
-                      "must be at least this", rule->sm_min, target->sm);
+                      "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
-                      "must be at most this", rule->sm_max, target->sm);
+                      "is newer than the backend knows", rule->sm_max, target->sm);
     TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
-                      "must be one of the types in the bit set", rule->operand_dtypes, p->a);
+                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
     TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
-                      "must be one of the modes in the bit set", rule->scalings, p->a_scaling);
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
     TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
-                      "must be one of the modes in the bit set", rule->scalings, p->b_scaling);
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
     TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
-                      "must be one of the types in the bit set", rule->result_dtypes, p->d);
+                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
-                      "must be at least this", rule->cublaslt_min, target->cublaslt_version);
+                      "is older than the backend needs here", rule->cublaslt_min, target->cublaslt_version);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
@@ -79,6 +93,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
                           field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
+                          p->pointers_space[i]);
         TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
                           "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
     }
@@ -86,6 +103,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
     TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->beta_space);
     TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
@@ -97,13 +120,17 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->lda);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->lda * tegroup_impl_bits(p->a) / 8);
         TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldb);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldb * tegroup_impl_bits(p->b) / 8);
         TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldc);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldc * tegroup_impl_bits(p->d) / 8);
         TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
-                          "must be a multiple of this many bytes", rule->ld_alignment_bytes, p->ldd);
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
+                          p->ldd * tegroup_impl_bits(p->d) / 8);
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
@@ -143,6 +170,8 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     }
 }
 
+static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                         tegroup_backend backend, const tegroup_target *target, int32_t threads,
@@ -154,11 +183,13 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
-        int32_t met;
+        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
         met = tegroup_impl_judge(&rules[i], p, target, &v);
-        if (met > best) {
+        closer = met == best
+                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
+        if (met > best || closer) {
             best = met;
             *verdict = v;
         }
@@ -173,7 +204,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
-            verdict->expected = quirks[i].cublaslt_below;
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED ? 0 : quirks[i].cublaslt_below;
             verdict->got = target->cublaslt_version;
             verdict->quirk = i;
             return;
@@ -204,6 +235,10 @@ static inline tegroup_status tegroup_impl_target(const tegroup_target *given, te
                           given->threads);
         *target = *given;
     }
+#if defined(TEGROUP_IMPL_CUDA)
+    else
+        (void)tegroup_impl_cuda_target(target);
+#endif
     if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
@@ -260,6 +295,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     const tegroup_verdict *chosen = NULL, *refused = NULL;
     tegroup_problem problem;
     tegroup_target resolved;
+    tegroup_plan made;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -276,20 +312,26 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
         return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected,
                                  refused->got);
 
-    memset(plan, 0, sizeof *plan);
-    plan->struct_size = sizeof *plan;
-    plan->magic = TEGROUP_PLAN_MAGIC;
-    plan->backend = chosen->backend;
-    plan->problem = problem;
-    plan->sm = chosen->backend == TEGROUP_BACKEND_CPU ? 0 : resolved.sm;
-    plan->device = -1;
-    plan->cublaslt_version = resolved.cublaslt_version;
-    plan->hypothetical = !(tegroup_impl_built() >> chosen->backend & 1u);
-    plan->threads = tegroup_impl_plan_threads(desc, &resolved);
-    plan->sm_limit = desc->sm_limit;
-    plan->numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, plan->sm);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_PLAN_MAGIC;
+    made.backend = chosen->backend;
+    made.problem = problem;
+    made.sm = chosen->backend == TEGROUP_BACKEND_CPU ? 0 : resolved.sm;
+    made.device = -1;
+    made.cublaslt_version = resolved.cublaslt_version;
+    made.hypothetical =
+        !(tegroup_impl_built() >> chosen->backend & 1u) || (target && chosen->backend != TEGROUP_BACKEND_CPU);
+    made.threads = tegroup_impl_plan_threads(desc, &resolved);
+    made.sm_limit = desc->sm_limit;
+    made.numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, made.sm);
     if (chosen->backend == TEGROUP_BACKEND_CPU)
-        tegroup_impl_cpu_tile(problem.compute, &plan->tile_m, &plan->tile_n, &plan->tile_k);
-    tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, plan->threads, &plan->workspace);
+        tegroup_impl_cpu_tile(problem.compute, &made.tile_m, &made.tile_n, &made.tile_k);
+    tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, &made, error));
+#endif
+    *plan = made;
     return TEGROUP_OK;
 }

@@ -34,8 +34,8 @@ typedef enum tegroup_backend {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver where a
-                                pointer lives (CUDA builds)                                              */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots. Entries of one list are
+                                compared with single buffers, not with entries of another list           */
 } tegroup_check_level;
 
 /* Scalars alpha or beta: one for all groups or one a group. */
@@ -46,8 +46,8 @@ typedef struct tegroup_scalars {
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
-/* One grouped product. The plan reads everything except data pointers; a call reads the pointers and checks that
- * the rest is what was planned. */
+/* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
+ * the tegroup_problem that they make is the planned one. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */

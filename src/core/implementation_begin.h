@@ -7,4 +7,8 @@
 #include <omp.h>
 #endif
 
+#if defined(__CUDACC__) && !defined(TEGROUP_NO_CUDA)
+#define TEGROUP_IMPL_CUDA /* tegroup_cuda.cuh follows and defines what is declared under this name */
+#endif
+
 /* Stop here if you only want the API. */

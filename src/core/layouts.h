@@ -80,26 +80,33 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
+/* Where a snapshot's parts lie; the memory itself is not looked at. */
+static inline tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
-    const char *base = (const char *)snapshot;
+    const int64_t *prefix;
     int32_t i;
+#define TEGROUP_IMPL_PART(type, item)                                                                                  \
+    ((const type *)(const void *)((const char *)snapshot + layout.items[TEGROUP_IMPL_SNAPSHOT_##item].offset_bytes))
     memset(&view, 0, sizeof view);
-    if (!snapshot) return view;
+    tegroup_impl_snapshot_layout(groups, irregular, &layout);
     view.header = (const tegroup_snapshot_header *)snapshot;
-    tegroup_impl_snapshot_layout(view.header->groups, view.header->irregular, &layout);
-    view.start = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_START].offset_bytes);
-    view.rows = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ROWS].offset_bytes);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        view.prefix[i] = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_PREFIX].offset_bytes)
-                         + (int64_t)i * (view.header->groups + 1);
-    view.order = (const int32_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_ORDER].offset_bytes);
-    if (view.header->irregular) {
-        view.cols = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_COLS].offset_bytes);
-        view.offset = (const int64_t *)(const void *)(base + layout.items[TEGROUP_IMPL_SNAPSHOT_OFFSET].offset_bytes);
-    }
+    view.start = TEGROUP_IMPL_PART(int64_t, START);
+    view.rows = TEGROUP_IMPL_PART(int64_t, ROWS);
+    prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) view.prefix[i] = prefix + (int64_t)i * (groups + 1);
+    view.order = TEGROUP_IMPL_PART(int32_t, ORDER);
+    if (irregular) view.cols = TEGROUP_IMPL_PART(int64_t, COLS);
+    if (irregular) view.offset = TEGROUP_IMPL_PART(int64_t, OFFSET);
+#undef TEGROUP_IMPL_PART
     return view;
+}
+
+TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_snapshot_view none;
+    memset(&none, 0, sizeof none);
+    return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
 static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {

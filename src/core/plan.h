@@ -36,10 +36,10 @@ typedef struct tegroup_target {
 typedef struct tegroup_verdict {
     tegroup_backend backend;
     int32_t         chosen;  /* 1 for the one that a plan takes; at most one                                    */
-    tegroup_status  status;  /* OK: could run this. UNSUPPORTED or NOT_BUILT: why not, as below                 */
+    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT or OVERFLOW: why not, as below       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
-    int64_t         expected, got;
+    int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
 } tegroup_verdict;
@@ -80,6 +80,8 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
     TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta differ by group                                */
 } tegroup_quirk_case;
+
+#define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */
 
 typedef struct tegroup_quirk {
     tegroup_backend      backend;

@@ -190,6 +190,19 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_prepara
     return g;
 }
 
+/* A header before any group was looked at. */
+TEGROUP_IMPL_HD void tegroup_impl_snapshot_open(tegroup_snapshot_header *header, const tegroup_impl_preparation *p) {
+    memset(header, 0, sizeof *header);
+    header->magic = TEGROUP_SNAPSHOT_MAGIC;
+    header->groups = p->groups;
+    header->bad_group = -1;
+    header->irregular = p->irregular;
+    header->capacity_rows = p->capacity_rows;
+    header->capacity_cols = p->capacity_cols;
+    header->capacity_elements = p->capacity_elements;
+    header->ld = p->ld;
+}
+
 static inline void tegroup_impl_prepare_note(tegroup_snapshot_header *header, int32_t g, uint32_t bits) {
     if (!bits) return;
     header->status |= bits;
@@ -348,6 +361,12 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return TEGROUP_OK;
 }
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
+                                                       struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
     tegroup_layout layout;
@@ -355,25 +374,16 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
+#if !defined(TEGROUP_IMPL_CUDA)
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-
-    header = (tegroup_snapshot_header *)desc->snapshot;
-    memset(desc->snapshot, 0, layout.total_bytes);
-    header->magic = TEGROUP_SNAPSHOT_MAGIC;
-    header->groups = desc->shape.groups;
-    header->bad_group = -1;
-    header->irregular = tegroup_impl_irregular(&desc->shape);
-    header->capacity_rows = desc->shape.rows;
-    header->capacity_cols = desc->shape.cols;
-    header->capacity_elements = desc->shape.elements;
-    header->ld = desc->ld;
+#endif
 
     memset(&p, 0, sizeof p);
-    p.groups = header->groups;
-    p.irregular = header->irregular;
-    p.capacity_rows = header->capacity_rows;
-    p.capacity_cols = header->capacity_cols;
-    p.capacity_elements = header->capacity_elements;
+    p.groups = desc->shape.groups;
+    p.irregular = tegroup_impl_irregular(&desc->shape);
+    p.capacity_rows = desc->shape.rows;
+    p.capacity_cols = desc->shape.cols;
+    p.capacity_elements = desc->shape.elements;
     p.ld = desc->ld;
     p.rows = desc->shape.row_sizes;
     p.cols = desc->shape.col_sizes;
@@ -386,6 +396,12 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
         p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
         p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
     }
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
+#endif
+    memset(desc->snapshot, 0, layout.total_bytes);
+    header = (tegroup_snapshot_header *)desc->snapshot;
+    tegroup_impl_snapshot_open(header, &p);
     tegroup_impl_prepare_host(&p, header);
     return TEGROUP_OK;
 }

@@ -121,6 +121,9 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     if (has_c) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
                                                  "must equal d.shape.rows", error));
+        TEGROUP_IMPL_RULE(tegroup_impl_irregular(&c->shape) == tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
+                          "c.shape.col_sizes.encoding", "and elements must be set just when d's are",
+                          tegroup_impl_irregular(&d->shape), tegroup_impl_irregular(&c->shape));
         TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
                           "must equal d.shape.groups", d->shape.groups, c->shape.groups);
         TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",

@@ -7,7 +7,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
 #define TEGROUP_IMPL_HALVES (TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(BF16))
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_DT(F8E4M3) | TEGROUP_IMPL_DT(F8E5M2))
 #define TEGROUP_IMPL_RESULTS (TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32))
-#define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
+#define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
 #define TEGROUP_IMPL_BUNDLED                                                                                           \
     (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL)
 #define TEGROUP_IMPL_CUBLASLT (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR)
@@ -35,15 +35,12 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          "TransformerEngine, cublaslt_grouped_gemm.cu"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
-        {TEGROUP_BACKEND_PORTABLE, 89, 999, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0,
-         "mma.sync of SM89"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR, 0,
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_IRREGULAR, 0,
          "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR | TEGROUP_FEATURE_BIAS
-             | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
+         TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
+             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
          0, "plain C"},
     };
 #undef TEGROUP_IMPL_CUBLASLT
@@ -58,30 +55,30 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     return table;
 }
 
-/* Known-bad combinations. "All later versions" is TEGROUP_IMPL_NO_FIX: nobody has seen it mended. */
+/* Known-bad combinations. */
 TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
-#define TEGROUP_IMPL_NO_FIX 999999
     static const tegroup_quirk table[] = {
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130300, 90, 110, TEGROUP_QUIRK_WGRAD, TEGROUP_QUIRK_REFUSE,
-         "weight gradients are wrong when a group is empty", "https://github.com/NVIDIA/TransformerEngine/pull/2765"},
+         "has a known fault: weight gradients are wrong when a group is empty",
+         "https://github.com/NVIDIA/TransformerEngine/pull/2765"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130800, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_SEPARATE,
-         "stale tensor-map descriptors in a shared workspace hang the second replay of a graph",
+         "has a known fault: stale tensor-map descriptors in a shared workspace hang the second replay of a graph",
          "https://github.com/NVIDIA/TransformerEngine/pull/3171"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 130700, 130800, 103, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "one grouped algorithm silently corrupts results on B300 and Rubin",
+         "has a known fault: one grouped algorithm silently corrupts results on B300 and Rubin",
          "https://github.com/NVIDIA/TransformerEngine/pull/3475"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 130801, 90, 110, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_REFUSE,
-         "grouped products may corrupt data",
+         "has a known fault: grouped products may corrupt data (this covers the older reports above, unless it is "
+         "ignored)",
          "warning that TransformerEngine 2.20.2 prints for grouped GEMM below cuBLAS 13.8.1"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_IMPL_NO_FIX, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD,
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 90, 110, TEGROUP_QUIRK_MISALIGNED_LD,
          TEGROUP_QUIRK_REFUSE,
-         "a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
+         "has a known fault: a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
          "seen with cuBLAS 13.10.0.20 on an H200, BF16, k = 260 and n = 516: relative error 1.4"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 131000, 90, 90, TEGROUP_QUIRK_GROUP_SCALARS, TEGROUP_QUIRK_REFUSE,
-         "alpha and beta of each group are not known to be honoured",
+         "has a known fault: alpha and beta of each group are not known to be honoured",
          "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
     };
-#undef TEGROUP_IMPL_NO_FIX
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
 }

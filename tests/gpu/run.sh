@@ -1,3 +1,24 @@
 #!/bin/sh
-# The GPU suite. This version's tegroup_cuda.cuh holds guards and no kernel, so there is nothing to run on a GPU yet.
-echo "skip gpu_suite this version holds no GPU kernels"
+# The GPU suite: builds tests/gpu/test_gpu.cu for this machine's GPU and runs it. With "sanitize" as its argument it runs a
+# small part under each tool of compute-sanitizer instead. Without nvcc or a GPU it says so and skips.
+set -u
+cd "$(dirname "$0")/../.."
+nvcc=${NVCC:-$(command -v nvcc || true)}
+[ -n "$nvcc" ] || { echo "skip gpu_suite nvcc not found"; exit 0; }
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+[ -n "$capability" ] || { echo "skip gpu_suite no GPU"; exit 0; }
+mkdir -p build
+"$nvcc" -std=c++17 -O1 -w -gencode "arch=compute_$capability,code=sm_$capability" -I. -Itests/vendor -Itests/unit \
+    tests/gpu/test_gpu.cu -o build/test_gpu || { echo "not ok gpu_suite_builds"; exit 1; }
+if [ "${1:-}" = sanitize ]; then
+    failed=0
+    for tool in memcheck racecheck initcheck synccheck; do
+        log=build/$tool.log
+        if TEGROUP_TEST_SCALE=0.03 compute-sanitizer --tool $tool --error-exitcode 9 build/test_gpu >$log 2>&1; then echo "ok $tool"
+        elif grep -q "not supported" $log; then echo "skip gpu_$tool NOT RUN: compute-sanitizer does not support this machine"
+        else tail -n 20 $log; echo "not ok $tool"; failed=1
+        fi
+    done
+    exit $failed
+fi
+exec build/test_gpu

@@ -1,5 +1,6 @@
 /* What the unit tests share: random numbers, guarded buffers, conversions of their own, random grouped problems and
- * an FP64 reference. Nothing here calls the library except problem_prepare, problem_plan and problem_run. */
+ * an FP64 reference. The library is called by problem_prepare, problem_plan and problem_run, and for a snapshot's size;
+ * everything else is worked out here. Define TEGROUP_IMPLEMENTATION before. */
 #ifndef TEGROUP_TESTS_SUPPORT_H
 #define TEGROUP_TESTS_SUPPORT_H
 
@@ -84,6 +85,11 @@ SUPPORT void rng_shuffle(rng *r, int32_t *list, int32_t count) {
  * Each has its own malloc, guard bands on both sides, and poison inside: a pattern that is NaN as F64, F32, F16 and
  * BF16, negative as an integer, and differs from place to place. All live in one list: guards_changed() looks at every
  * band, guards_release(mark) frees what was made since the mark. Under ASan the bands may not even be read. */
+
+/* Rounding of one F32 addition: 2^-24 where additions round, 2^-23 where tensor cores may truncate. */
+#if !defined(SUPPORT_SUM_ROUNDING)
+#define SUPPORT_SUM_ROUNDING 0x1p-24
+#endif
 
 #define GUARD_BYTES 256
 
@@ -342,8 +348,7 @@ SUPPORT rng row_rng(const spec *s, char role, int32_t g, int64_t row) {
 }
 
 /* Element skew of 0 to 3, so that nothing is better aligned than its type. */
-SUPPORT void *elements_new(problem *p, tegroup_dtype dtype, int64_t elements) {
-    (void)p;
+SUPPORT void *elements_new(tegroup_dtype dtype, int64_t elements) {
     return guarded_skewed((size_t)elements * size_of(dtype), (size_t)elements % 4 * size_of(dtype));
 }
 
@@ -456,13 +461,13 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     if (list) {
         void **pointers = (void **)guarded((size_t)G * sizeof(void *));
         for (int32_t g = 0; g < G; g++) {
-            pointers[g] = elements_new(p, dtype, capacity > 0 ? (capacity - 1) * t->ld[g] + t->cols[g] : 0);
+            pointers[g] = elements_new(dtype, capacity > 0 ? (capacity - 1) * t->ld[g] + t->cols[g] : 0);
             t->at[g] = (unsigned char *)pointers[g];
         }
         t->tensor.pointers = pointers;
         t->tensor.pointers_space = TEGROUP_SPACE_HOST;
     } else {
-        t->tensor.data = elements_new(p, dtype, elements);
+        t->tensor.data = elements_new(dtype, elements);
         for (int32_t g = 0; g < G; g++) t->at[g] = (unsigned char *)t->tensor.data + offset[g] * element;
     }
     if (ragged) {
@@ -577,9 +582,10 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     d->compute = s->compute;
     d->split_k = s->split_k;
     d->threads = s->threads;
+    d->check_level = s->seed % 4 == 3 ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST; /* what is sound passes either */
     if (s->row_scale_dtype != TEGROUP_DTYPE_UNSET && s->bias) {
         int64_t all = s->m == NULL ? G * s->rows_each : p->capacity;
-        p->row_scale = elements_new(p, s->row_scale_dtype, all);
+        p->row_scale = elements_new(s->row_scale_dtype, all);
         for (int32_t g = 0; g < G; g++)
             for (int64_t i = 0; i < m[g]; i++) {
                 rng r = row_rng(s, 'r', g, i + (s->row_first != NULL ? s->row_first[g] : 0));
@@ -659,7 +665,7 @@ SUPPORT void problem_reference(problem *p) {
     const spec *s = &p->s;
     int32_t G = s->groups;
     int wgrad = s->op == TEGROUP_OP_WGRAD;
-    double u = s->compute == TEGROUP_COMPUTE_F64 ? 0x1p-53 : 0x1p-24;
+    double u = s->compute == TEGROUP_COMPUTE_F64 ? 0x1p-53 : SUPPORT_SUM_ROUNDING;
     p->want = (double **)scratch((size_t)G * sizeof(double *));
     p->bound = (double **)scratch((size_t)G * sizeof(double *));
     p->long_sum = (unsigned char **)scratch((size_t)G * sizeof(unsigned char *));

@@ -548,7 +548,7 @@ UTEST(contract, line9_errors_name_the_field) {
     void *workspace = guarded(p.plan.workspace.total_bytes + 256);
     p.desc.workspace = workspace;
     guarded_remember(workspace);
-    enum { CASES = 16 };
+    enum { CASES = 17 };
     for (int i = 0; i < CASES; i++) {
         tegroup_gemm_desc d = p.desc;
         tegroup_plan plan = p.plan;
@@ -574,9 +574,10 @@ UTEST(contract, line9_errors_name_the_field) {
         case 13: d.a.shape.snapshot = NULL; want = TEGROUP_ERROR_NULL_ARGUMENT; field = "a.shape.snapshot"; break;
         case 14: d.accumulate = 1; want = TEGROUP_ERROR_COMBINATION; field = "accumulate"; break;
         case 15: d.tail = (tegroup_tail)9; want = TEGROUP_ERROR_VALUE; field = "tail"; got = 9; break;
+        case 16: d.c.data = (char *)d.d.data + 4; want = TEGROUP_ERROR_OVERLAP; field = "d.data"; break;
         }
         tegroup_status status = tegroup_gemm(&plan, &d, NULL, &error);
-        if (status != want || strcmp(error.field, field) != 0) fprintf(stderr, "case %d: status %d field %s\n", i, (int)status, error.field);
+        if (status != want) fprintf(stderr, "case %d: status %d\n", i, (int)status);
         ASSERT_EQ(status, want);
         ASSERT_EQ(error.status, want);
         ASSERT_STREQ(error.field, field);
@@ -585,12 +586,13 @@ UTEST(contract, line9_errors_name_the_field) {
         if (expected != INT64_MIN) ASSERT_EQ(error.expected, expected);
         if (got != INT64_MIN) ASSERT_EQ(error.got, got);
         ASSERT_NE(error.expected, error.got);
-        char text[512], cut[8];
+        char text[512], *cut = (char *)scratch(8);
+        volatile size_t room = 8; /* what gcc knows, it warns of */
         int length = tegroup_error_text(&error, text, sizeof text);
         ASSERT_EQ(length, (int)strlen(text));
         ASSERT_TRUE(strstr(text, field) != NULL && strstr(text, error.rule) != NULL);
-        ASSERT_EQ(tegroup_error_text(&error, cut, sizeof cut), length);
-        ASSERT_EQ(strlen(cut), sizeof cut - 1);
+        ASSERT_EQ(tegroup_error_text(&error, cut, room), length);
+        ASSERT_EQ(strlen(cut), 7);
         ASSERT_EQ(tegroup_error_text(&error, NULL, 0), length);
         ASSERT_EQ(tegroup_gemm(&plan, &d, NULL, NULL), want); /* the error is optional */
         for (guarded_node *node = guarded_top; node != (guarded_node *)p.mark; node = node->older)

@@ -185,9 +185,9 @@ UTEST(explain, forcing_changes_the_choice_alone) {
 /* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
 static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes) {
     switch (backend) {
-    case TEGROUP_BACKEND_SM90: return device && sm == 90;
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return device && ((sm == 90 && version >= 130400) || (sm >= 100 && sm <= 110 && version >= 130300));
-    case TEGROUP_BACKEND_PORTABLE: return device && sm >= 80;
+    case TEGROUP_BACKEND_SM90: return device_sizes && sm == 90;
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return device_sizes && ((sm == 90 && version >= 130400) || (sm >= 100 && sm <= 110 && version >= 130300));
+    case TEGROUP_BACKEND_PORTABLE: return device_sizes && sm >= 80;
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return device && !device_sizes && sm >= 70 && version >= 120000;
     default: return !device;
     }

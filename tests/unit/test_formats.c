@@ -122,6 +122,7 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
     tegroup_plan plan;
     double one[1];
     memset(&d, 0, sizeof d);
+    memset(&plan, 0, sizeof plan);
     store(in, one, 0, 1);
     d.struct_size = sizeof d;
     d.op = TEGROUP_OP_FORWARD;

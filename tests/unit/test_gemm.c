@@ -96,7 +96,7 @@ UTEST(gemm, every_combination) {
 
 UTEST(gemm, random_problems) {
     rng r = rng_seed(1002);
-    for (int64_t i = scaled(2500); i > 0; i--) {
+    for (int64_t i = scaled(1500); i > 0; i--) {
         void *mark = guards_mark();
         spec s = random_spec(&r, ops[rng_int(&r, 0, 2)], 60, 90);
         ASSERT_STREQ("", run_and_check(&s));

@@ -152,6 +152,25 @@ UTEST(layouts, exactly_enough) {
     }
 }
 
+/* The CPU's workspace is the same for each thread, with nothing on top. */
+UTEST(layouts, cpu_workspace_by_thread) {
+    for (int compute = TEGROUP_COMPUTE_F32; compute <= TEGROUP_COMPUTE_F64; compute++) {
+        size_t one = 0;
+        for (int32_t threads = 1; threads <= 70; threads++) {
+            spec s = {.op = TEGROUP_OP_FORWARD, .groups = 2, .rows_each = 3, .n = 4, .k = 5, .compute = (tegroup_compute)compute};
+            tegroup_target target = {.struct_size = sizeof target, .threads = threads};
+            problem p;
+            problem_make(&p, &s);
+            ASSERT_EQ(tegroup_plan_make(&p.desc, &target, &p.plan, NULL), TEGROUP_OK);
+            ASSERT_STREQ("", flaw(&p.plan.workspace));
+            if (threads == 1) one = p.plan.workspace.total_bytes;
+            ASSERT_EQ(p.plan.workspace.total_bytes, one * (size_t)threads);
+            ASSERT_EQ(p.plan.threads, threads);
+            problem_release(&p);
+        }
+    }
+}
+
 /* Plans for machines that are not here: what the workspace of each backend is made of. */
 static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t cublas_bytes, int32_t streams, int32_t cublaslt, tegroup_plan *plan, tegroup_error *error) {
     tegroup_gemm_desc d;

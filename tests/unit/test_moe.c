@@ -88,6 +88,9 @@ UTEST(moe, router_forward) {
         router_make(&c, &r, in, out, tokens, experts, k);
         if (rng_chance(&r, 40)) /* few values, hence ties */
             for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        if (rng_chance(&r, 30)) /* far from zero and far apart: exp of such a logit is no number of any type */
+            for (int64_t t = 0; t < tokens; t++)
+                for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (t % 2 ? 1000 : -1000) + 16 * at(&c.d.logits, t, e));
         remember_all(mark);
         ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
         double u = unit_roundoff(out), mean[70], share[70], loss = 0;

@@ -467,7 +467,7 @@ UTEST(status, gemm_combinations) {
     BAD(problem_dgrad, x->bias = w.wgrad.bias, COMBINATION, "bias", 0, 1);
     BAD(problem_wgrad, g->tail = TEGROUP_TAIL_ZERO, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_ZERO; f->d.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
-    BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
+    BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->c.shape.elements = f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
     BAD(problem, f->a.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
     BAD(problem, memset(&f->d.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "d.shape.row_sizes.encoding", 1, 0);
     BAD(problem, memset(&f->c.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "c.shape.row_sizes.encoding", 1, 0);
@@ -500,7 +500,8 @@ static tegroup_gemm_desc *device(tegroup_backend backend, int32_t sm, int32_t cu
 }
 
 UTEST(status, unsupported) {
-    const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
+    const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32,
+                   sm90_scalings = 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW | 1u << TEGROUP_SCALING_BLOCK_1X128 | 1u << TEGROUP_SCALING_BLOCK_128X128;
     const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
                           loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
     BAD(plan_dgrad, host(cpu)->split_k = 2, UNSUPPORTED, "split_k", 1, 2);
@@ -518,23 +519,23 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->space = TEGROUP_SPACE_HOST, UNSUPPORTED, "space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, device(portable, 90, 0)->compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
     BAD(plan_target, device(sm90, 90, 0)->d.dtype = TEGROUP_DTYPE_F64; w.dgrad.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "d.dtype", results, TEGROUP_DTYPE_F64);
-    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 12);
-    BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 7);
-    BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, K);
+    BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 24);
+    BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 14);
+    BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, 2 * K);
     BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130400, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130400, 0);
     BAD(plan_target, device(grouped, 90, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 90, 131000)->tail = TEGROUP_TAIL_ZERO, UNSUPPORTED, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
-    BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 999999, 131000);
+    BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(loop, 90, 131000), UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
-    BAD(plan_target, device(portable, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
-        UNSUPPORTED, "a.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
-    BAD(plan_target, device(portable, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = TEGROUP_SCALING_ROW;
-        w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8, UNSUPPORTED, "b.scaling", 1u << TEGROUP_SCALING_TENSOR | 1u << TEGROUP_SCALING_ROW, TEGROUP_SCALING_MXFP8);
+    BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8,
+        UNSUPPORTED, "a.scaling", sm90_scalings, TEGROUP_SCALING_MXFP8);
+    BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = TEGROUP_SCALING_ROW;
+        w.dgrad.b.scaling = TEGROUP_SCALING_MXFP8, UNSUPPORTED, "b.scaling", sm90_scalings, TEGROUP_SCALING_MXFP8);
     BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.col_sizes.encoding", 0, 1);
-    BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 7);
+    BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 14);
     BAD(plan_target, device(grouped, 90, 131000)->op = TEGROUP_OP_FORWARD; w.dgrad.b.shape.rows = K; w.dgrad.b.shape.cols = N; w.dgrad.bias = w.wgrad.bias;
         w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);
 
@@ -552,7 +553,8 @@ UTEST(status, unsupported) {
 
 /* A product in FP8 with lists of pointers, planned for a GPU that is not here. */
 static tegroup_gemm_desc *fp8(void) {
-    tegroup_gemm_desc *x = device(TEGROUP_BACKEND_PORTABLE, 90, 0);
+    tegroup_gemm_desc *x = device(TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 131000);
+    x->ignore_quirks = ~(uint64_t)0; /* leading dimensions are small here */
     x->a.dtype = x->b.dtype = TEGROUP_DTYPE_F8E4M3;
     x->a.scaling = x->b.scaling = TEGROUP_SCALING_TENSOR;
     x->a.pointers_space = TEGROUP_SPACE_DEVICE;
@@ -613,7 +615,7 @@ UTEST(status, plan_mismatch) {
 
     /* A plan for a machine that is not here gives sizes, and is not run. */
     planned_elsewhere();
-    BAD(dgrad, fp8(), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
+    BAD(dgrad, fp8(), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_CUBLASLT_GROUPED);
     BAD(dgrad, fp8()->b.dtype = TEGROUP_DTYPE_F8E5M2, PLAN, "b.dtype", TEGROUP_DTYPE_F8E4M3, TEGROUP_DTYPE_F8E5M2);
     BAD(dgrad, fp8()->a.scaling = TEGROUP_SCALING_ROW, PLAN, "a.scaling", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW);
     BAD(dgrad, fp8()->b.scaling = TEGROUP_SCALING_ROW, PLAN, "b.scaling", TEGROUP_SCALING_TENSOR, TEGROUP_SCALING_ROW);
@@ -1120,11 +1122,12 @@ UTEST(status, texts) {
 UTEST(status, every_status_twice) {
     int twice = 0;
     for (int s = 1; s < TEGROUP_STATUS_COUNT; s++) {
+        if (s == TEGROUP_ERROR_CUDA) continue; /* takes a GPU: tests/gpu provokes it */
         if (provoked[s] >= 2) twice++;
         else printf("%s: provoked %d times\n", tegroup_status_name((tegroup_status)s), provoked[s]);
     }
-    printf("statuses %d/%d\n", twice, TEGROUP_STATUS_COUNT - 1);
-    ASSERT_EQ(TEGROUP_STATUS_COUNT - 1, twice);
+    printf("statuses %d/%d\n", twice, TEGROUP_STATUS_COUNT - 2);
+    ASSERT_EQ(TEGROUP_STATUS_COUNT - 2, twice);
 }
 
 UTEST_MAIN()

@@ -1,0 +1,128 @@
+/* ---- Prepare kernel ---- */
+
+/* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
+ * give the same integers in any order, so the snapshot equals the host's bit for bit. */
+#define TEGROUP_IMPL_PREPARE_THREADS 1024
+#define TEGROUP_IMPL_PREPARE_SHARED  1024 /* groups whose order is sorted in shared memory */
+
+/* Exclusive scan over the groups, starting from `first`: visit(g, scan of the terms before g). */
+template <typename Term, typename Combine, typename Visit>
+static __device__ void tegroup_impl_block_scan(int32_t groups, int64_t first, Term term, Combine combine, Visit visit) {
+    __shared__ int64_t warps[TEGROUP_IMPL_PREPARE_THREADS / 32];
+    const int32_t thread = (int32_t)threadIdx.x, lane = thread & 31;
+    const int32_t each = (groups + TEGROUP_IMPL_PREPARE_THREADS - 1) / TEGROUP_IMPL_PREPARE_THREADS, from = thread * each;
+    int64_t mine = 0, before;
+    for (int32_t g = from; g < from + each && g < groups; g++) mine = combine(mine, term(g));
+    int64_t upto = mine;
+    for (int32_t step = 1; step < 32; step *= 2) {
+        const int64_t other = __shfl_up_sync(0xffffffffu, upto, step);
+        if (lane >= step) upto = combine(upto, other);
+    }
+    __syncthreads(); /* the last scan's sums are read */
+    if (lane == 31) warps[thread / 32] = upto;
+    before = __shfl_up_sync(0xffffffffu, upto, 1);
+    if (lane == 0) before = 0;
+    __syncthreads();
+    int64_t carry = first;
+    for (int32_t w = 0; w < thread / 32; w++) carry = combine(carry, warps[w]);
+    carry = combine(carry, before);
+    for (int32_t g = from; g < from + each && g < groups; g++) {
+        const int64_t value = term(g);
+        visit(g, carry);
+        carry = combine(carry, value);
+    }
+    __syncthreads();
+}
+
+static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p, tegroup_impl_sort_key key) {
+    const int32_t extent = tegroup_impl_sort_extent(p.groups), thread = (int32_t)threadIdx.x;
+    for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS) p.order[i] = i;
+    __syncthreads();
+    for (int32_t run = 2; run <= extent; run *= 2)
+        for (int32_t distance = run / 2; distance > 0; distance /= 2) {
+            for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS) tegroup_impl_sort_compare(&p, key, i, run, distance);
+            __syncthreads();
+        }
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header, int64_t words) {
+    __shared__ tegroup_snapshot_header result;
+    __shared__ int32_t owners, order[TEGROUP_IMPL_PREPARE_SHARED];
+    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
+    const tegroup_impl_preparation &p = given;
+    const int32_t thread = (int32_t)threadIdx.x;
+
+    auto note = [&](int32_t g, uint32_t bits) {
+        if (!bits) return;
+        atomicOr(&result.status, bits);
+        atomicMin((uint32_t *)&result.bad_group, (uint32_t)g); /* -1 is the largest */
+    };
+    auto disjoin = [&](tegroup_impl_sort_key key) {
+        __syncthreads();
+        if (thread == 0) owners = 0;
+        __syncthreads();
+        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
+            if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
+        __syncthreads();
+        tegroup_impl_block_sort(p, key);
+        for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
+            const int32_t g = tegroup_impl_prepare_separate(&p, key, owners, i);
+            if (g >= 0) note(g, TEGROUP_SNAPSHOT_OVERLAP);
+        }
+        __syncthreads();
+    };
+
+    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
+    if (thread == 0) {
+        tegroup_impl_snapshot_open(&result, &p);
+    }
+    __syncthreads();
+    if (p.groups > 0)
+        tegroup_impl_block_scan(p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
+                                [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
+                                [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_place(&p, g, carry)); });
+    if (p.rows.starts) disjoin(TEGROUP_IMPL_SORT_BY_START);
+    if (p.irregular) {
+        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) note(g, tegroup_impl_prepare_cols(&p, g));
+        __syncthreads();
+        tegroup_impl_block_scan(p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_elements(&p, g); },
+                                [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
+                                [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_offset(&p, g, carry)); });
+        if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
+    }
+    for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
+        int64_t *prefix = p.prefix + (int64_t)i * (p.groups + 1);
+        tegroup_impl_block_scan(p.groups, 0,
+                                [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
+                                [](int64_t a, int64_t b) { return a + b; },
+                                [&](int32_t g, int64_t before) {
+                                    prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
+                                });
+    }
+    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
+        const int64_t r = tegroup_impl_max(0, p.out_rows[g]);
+        atomicAdd((unsigned long long *)&result.rows_total, (unsigned long long)r);
+        atomicMax((unsigned long long *)&result.rows_max, (unsigned long long)r);
+        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(p.start[g] + r));
+    }
+    __syncthreads();
+    tegroup_impl_preparation sorted = p;
+    if (p.groups <= TEGROUP_IMPL_PREPARE_SHARED) {
+        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) rows[g] = p.out_rows[g];
+        sorted.out_rows = rows;
+        sorted.order = order;
+        __syncthreads();
+    }
+    tegroup_impl_block_sort(sorted, TEGROUP_IMPL_SORT_BY_SIZE);
+    if (sorted.order != p.order)
+        for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS) p.order[i] = order[i];
+    if (thread == 0) *header = result;
+}
+
+static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p, const tegroup_prepare_desc *desc, const tegroup_layout *layout,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_prepare_kernel<<<1, TEGROUP_IMPL_PREPARE_THREADS, 0, stream>>>(*p, (tegroup_snapshot_header *)desc->snapshot,
+                                                                               (int64_t)(layout->total_bytes / 4));
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
+}

@@ -1,0 +1,206 @@
+/* What planted faults (tests/teeth) showed that no other test would notice. */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
+#include <sys/mman.h>
+#include <stdlib.h>
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+#include "utest.h"
+
+/* One exact product of small whole numbers: plan, prepare what is ragged, run. */
+static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
+    tegroup_plan plan;
+    tegroup_status status;
+    void *snapshot = NULL;
+    memset(&plan, 0, sizeof plan);
+    desc->struct_size = sizeof *desc;
+    desc->space = TEGROUP_SPACE_HOST;
+    desc->threads = 1;
+    if (ragged) {
+        tegroup_prepare_desc prepare;
+        tegroup_layout layout;
+        memset(&prepare, 0, sizeof prepare);
+        prepare.struct_size = sizeof prepare;
+        prepare.space = TEGROUP_SPACE_HOST;
+        prepare.shape = *ragged;
+        status = tegroup_snapshot_layout(ragged, &layout, NULL);
+        if (status != TEGROUP_OK) return status;
+        prepare.snapshot = snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
+        prepare.snapshot_bytes = layout.total_bytes;
+        status = tegroup_prepare(&prepare, NULL, NULL);
+        if (status != TEGROUP_OK) return status;
+        desc->a.shape.snapshot = desc->d.shape.snapshot = snapshot;
+    }
+    status = tegroup_plan_make(desc, NULL, &plan, NULL);
+    if (status != TEGROUP_OK) return status;
+    desc->workspace_bytes = plan.workspace.total_bytes;
+    desc->workspace = aligned_alloc(TEGROUP_ALIGNMENT, desc->workspace_bytes);
+    status = tegroup_gemm(&plan, desc, NULL, NULL);
+    free(desc->workspace);
+    free(snapshot);
+    return status;
+}
+
+static uint16_t bf16(int value) { /* exact up to 256 */
+    float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Pages that are never touched cost nothing; NULL where the machine does not hand out so many. */
+static uint16_t *huge(size_t elements) {
+    void *at = mmap(NULL, 2 * elements, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : (uint16_t *)at;
+}
+
+/* A's group 1 begins 5 * 2^30 elements in, B's 2^32 + 8: in 32 bits both would land inside group 0. */
+UTEST(gaps, elements_past_2_to_32) {
+    enum { ROWS = 6, N = 3, K = 4 };
+    const int64_t lda = INT64_C(1) << 30, stride = (INT64_C(1) << 32) + 8;
+    const size_t a_elements = (ROWS - 1) * (size_t)lda + K, b_elements = (size_t)stride + N * K;
+    const int64_t counts[2] = {5, 1};
+    float d[ROWS][N];
+    uint16_t *a, *b;
+    tegroup_gemm_desc desc;
+    if (sizeof(void *) < 8) UTEST_SKIP("needs 64-bit addresses");
+    a = huge(a_elements);
+    b = huge(b_elements);
+    if (!a || !b) UTEST_SKIP("needs 20 GB of address space");
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < K; i++) a[r * lda + i] = bf16(7 * r + i + 1);
+    for (int g = 0; g < 2; g++)
+        for (int i = 0; i < N * K; i++) b[g * stride + i] = bf16(g ? 20 - i : i + 1);
+    memset(&desc, 0, sizeof desc);
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.a.dtype = desc.b.dtype = TEGROUP_DTYPE_BF16;
+    desc.d.dtype = TEGROUP_DTYPE_F32;
+    desc.a.shape.groups = desc.b.shape.groups = 2;
+    desc.a.shape.rows = ROWS;
+    desc.a.shape.row_sizes.data = counts;
+    desc.a.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    desc.a.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    desc.a.shape.row_sizes.space = TEGROUP_SPACE_HOST;
+    desc.d.shape = desc.a.shape;
+    desc.a.shape.cols = desc.b.shape.cols = K;
+    desc.b.shape.rows = desc.d.shape.cols = N;
+    desc.a.ld = lda;
+    desc.b.group_stride = stride;
+    desc.a.data = a;
+    desc.b.data = b;
+    desc.d.data = d;
+    ASSERT_TRUE(run(&desc, &desc.a.shape) == TEGROUP_OK);
+    for (int r = 0; r < ROWS; r++)
+        for (int j = 0; j < N; j++) {
+            int want = 0;
+            for (int i = 0; i < K; i++) want += (7 * r + i + 1) * (r == 5 ? 20 - (j * K + i) : j * K + i + 1);
+            ASSERT_EQ((float)want, d[r][j]);
+        }
+    munmap(a, 2 * a_elements);
+    munmap(b, 2 * b_elements);
+}
+
+/* C's rows lie further apart than D's, and NaN fills what is between. */
+UTEST(gaps, c_with_a_leading_dimension_of_its_own) {
+    enum { GROUPS = 2, M = 3, N = 4, K = 2, LDC = 7 };
+    float a[GROUPS][M][K], b[GROUPS][N][K], c[GROUPS][M][LDC], d[GROUPS][M][N];
+    const float beta = 2;
+    tegroup_gemm_desc desc;
+    for (int g = 0; g < GROUPS; g++) {
+        for (int i = 0; i < M * K; i++) a[g][i / K][i % K] = (float)(g + i + 1);
+        for (int i = 0; i < N * K; i++) b[g][i / K][i % K] = (float)(3 * i - g);
+        for (int i = 0; i < M * LDC; i++) c[g][i / LDC][i % LDC] = i % LDC < N ? (float)(10 * g + i) : NAN;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.op = TEGROUP_OP_FORWARD;
+    desc.a.dtype = desc.b.dtype = desc.c.dtype = desc.d.dtype = TEGROUP_DTYPE_F32;
+    desc.a.shape.groups = desc.b.shape.groups = desc.d.shape.groups = GROUPS;
+    desc.a.shape.rows = desc.d.shape.rows = M;
+    desc.a.shape.cols = desc.b.shape.cols = K;
+    desc.b.shape.rows = desc.d.shape.cols = N;
+    desc.c.shape = desc.d.shape;
+    desc.c.ld = LDC;
+    desc.a.data = a;
+    desc.b.data = b;
+    desc.c.data = c;
+    desc.d.data = d;
+    desc.beta.data = &beta;
+    desc.beta.space = TEGROUP_SPACE_HOST;
+    ASSERT_TRUE(run(&desc, NULL) == TEGROUP_OK);
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < M; i++)
+            for (int j = 0; j < N; j++)
+                ASSERT_EQ(a[g][i][0] * b[g][j][0] + a[g][i][1] * b[g][j][1] + beta * c[g][i][j], d[g][i][j]);
+}
+
+/* (1 + 2^30) - 2^30 is 0 in F32, 1 + (2^30 - 2^30) is 1: choices are added in their order. */
+UTEST(gaps, combine_adds_in_the_order_of_choices) {
+    float permuted[3] = {0x1p30f, -0x1p30f, 1}, token;
+    int64_t row_of_slot[3] = {2, 0, 1};
+    tegroup_combine_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.permuted.data = permuted;
+    desc.permuted.rows = 3;
+    desc.row_of_slot.data = row_of_slot;
+    desc.row_of_slot.cols = 3;
+    desc.row_of_slot.dtype = TEGROUP_DTYPE_I64;
+    desc.tokens.data = &token;
+    desc.tokens.rows = desc.row_of_slot.rows = desc.permuted.cols = desc.tokens.cols = 1;
+    desc.permuted.dtype = desc.tokens.dtype = TEGROUP_DTYPE_F32;
+    ASSERT_TRUE(tegroup_combine(&desc, NULL, NULL) == TEGROUP_OK);
+    ASSERT_EQ(0.0f, token);
+    row_of_slot[0] = 0;
+    row_of_slot[1] = 1;
+    row_of_slot[2] = 2;
+    ASSERT_TRUE(tegroup_combine(&desc, NULL, NULL) == TEGROUP_OK);
+    ASSERT_EQ(1.0f, token);
+}
+
+/* Whatever its payload, and from either width. */
+UTEST(gaps, nan_stays_nan_in_16_bits) {
+    const uint32_t payloads[] = {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0x7fffffffu, 0xffffe000u, 0x7fc01fffu};
+    int64_t row_of_slot = 0;
+    for (size_t i = 0; i < sizeof payloads / sizeof payloads[0]; i++)
+        for (int wide = 0; wide < 2; wide++)
+            for (int half = 0; half < 2; half++) {
+                float narrow_nan;
+                double wide_nan;
+                uint16_t result = 0;
+                int magnitude, infinity = half ? 0x7c00 : 0x7f80;
+                tegroup_combine_desc desc;
+                memcpy(&narrow_nan, &payloads[i], sizeof narrow_nan);
+                wide_nan = (double)narrow_nan;
+                memset(&desc, 0, sizeof desc);
+                desc.struct_size = sizeof desc;
+                desc.space = TEGROUP_SPACE_HOST;
+                desc.permuted.data = wide ? (void *)&wide_nan : (void *)&narrow_nan;
+                desc.permuted.dtype = wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+                desc.row_of_slot.data = &row_of_slot;
+                desc.row_of_slot.dtype = TEGROUP_DTYPE_I64;
+                desc.tokens.data = &result;
+                desc.tokens.dtype = half ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
+                desc.permuted.rows = desc.permuted.cols = desc.row_of_slot.rows = desc.row_of_slot.cols = 1;
+                desc.tokens.rows = desc.tokens.cols = 1;
+                ASSERT_TRUE(tegroup_combine(&desc, NULL, NULL) == TEGROUP_OK);
+                magnitude = result & 0x7fff;
+                ASSERT_GT(magnitude, infinity);
+            }
+}
+
+/* The numbers are part of the interface: programs written against an older header keep their meaning. */
+UTEST(gaps, numbers_and_texts_are_stable) {
+    static const char *const statuses[] = {
+        "OK", "ERROR_NULL_ARGUMENT", "ERROR_STRUCT_SIZE", "ERROR_UNSET", "ERROR_VALUE", "ERROR_SHAPE", "ERROR_DTYPE", "ERROR_LAYOUT",
+        "ERROR_ALIGNMENT", "ERROR_OVERLAP", "ERROR_WORKSPACE", "ERROR_CAPACITY", "ERROR_OVERFLOW", "ERROR_COMBINATION", "ERROR_PLAN",
+        "ERROR_UNSUPPORTED", "ERROR_NOT_BUILT"};
+    static const char *const dtypes[] = {"?", "F64", "F32", "F16", "BF16", "F8E4M3", "F8E5M2", "F4E2M1", "F8E8M0", "I32", "I64"};
+    for (int i = 0; i < (int)(sizeof statuses / sizeof statuses[0]); i++)
+        ASSERT_STREQ(statuses[i], tegroup_status_name((tegroup_status)i));
+    for (int i = 0; i < (int)(sizeof dtypes / sizeof dtypes[0]); i++) ASSERT_STREQ(dtypes[i], tegroup_dtype_name((tegroup_dtype)i));
+    for (int i = 0; i < TEGROUP_STATUS_COUNT; i++) /* no two statuses read the same */
+        for (int j = 0; j < i; j++)
+            ASSERT_STRNE(tegroup_status_string((tegroup_status)i), tegroup_status_string((tegroup_status)j));
+}
+
+UTEST_MAIN()
