@@ -1,5 +1,7 @@
 /* tegroup_cuda.cuh - the CUDA half of tegroup. tegroup.h includes it by itself when nvcc (or clang -x cuda) compiles;
- * do not include it alone. It holds no kernel in this version: tegroup_explain says of every GPU backend that it is not built.
+ * do not include it alone. It holds the prepare kernel and the portable GEMM kernels (SM80 and later); link with the CUDA
+ * runtime, which nvcc does by itself. Kernels are static: each file that defines TEGROUP_IMPLEMENTATION has its own, so keep
+ * to one such .cu file where build time matters.
  *
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
@@ -232,10 +234,10 @@ template <bool TRANSPOSED> static __device__ __forceinline__ void tegroup_impl_l
 
 template <bool BF16> static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
@@ -298,12 +300,8 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* 16 bytes of a tile by the fast path or element by element. */
-static __device__ __forceinline__ void tegroup_impl_load_chunk(uint32_t to, const char *from, const char *valid, int32_t bytes, bool fast) {
-    if (fast) {
-        tegroup_impl_cp_async(to, bytes > 0 ? from : valid, bytes);
-        return;
-    }
+/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. */
+static __device__ __noinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
     uint32_t word[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -313,22 +311,57 @@ static __device__ __forceinline__ void tegroup_impl_load_chunk(uint32_t to, cons
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
 }
 
-/* One operand's tile of LINES lines (of m or n) by TILE_K, from k0. Contiguous along k it is stored [line][k], else [k][line];
- * either way 16-byte chunks are permuted within their row by the row number, so that eight rows meet eight banks. */
-template <int LINES, bool ALONG_K, int THREADS>
-static __device__ __forceinline__ void tegroup_impl_load_tile(uint32_t to, const char *base, int64_t ld, int64_t lines, int64_t k0, int64_t k, bool fast) {
-    constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, CHUNKS = ALONG_K ? TILE_K / 8 : LINES / 8, ROWS = ALONG_K ? LINES : TILE_K;
+/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else [k][line];
+ * either way 16-byte chunks are permuted within their row by the row number, so that eight rows meet eight banks. What depends
+ * on the thread alone is worked out once a tile: a step then costs an addition and two comparisons a chunk. */
+template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
+    static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, CHUNKS = ALONG_K ? TILE_K / 8 : LINES / 8;
+    static constexpr int ROWS = ALONG_K ? LINES : TILE_K, ROWS_A_PASS = THREADS / CHUNKS, PASSES = (ROWS + ROWS_A_PASS - 1) / ROWS_A_PASS;
     static_assert(ALONG_K || LINES >= 64, "a row of eight chunks is what the permutation needs");
-#pragma unroll
-    for (int c = (int)threadIdx.x; c < ROWS * CHUNKS; c += THREADS) {
-        int row = c / CHUNKS, chunk = c % CHUNKS;
-        int64_t line = ALONG_K ? row : chunk * 8, kk = k0 + (ALONG_K ? chunk * 8 : row), room;
-        room = ALONG_K ? (line < lines ? k - kk : 0) : (kk < k ? lines - line : 0);
-        room = room < 0 ? 0 : room > 8 ? 8 : room;
-        tegroup_impl_load_chunk(to + (uint32_t)((row * CHUNKS + (chunk ^ (row & 7))) * 16), base + (ALONG_K ? line * ld + kk : kk * ld + line) * 2, base,
-                                (int32_t)room * 2, fast);
+    const char *from, *valid; /* this thread's first chunk at k0 = 0, and an address that may always be named */
+    int64_t pass, step;       /* bytes from pass to pass, and from one TILE_K to the next */
+    uint32_t to;
+    int32_t row, room;        /* first row of this thread; elements of its chunk within the lines (not ALONG_K) or lines left (ALONG_K) */
+    int32_t chunk;
+    bool fast;
+
+    __device__ __forceinline__ void open(const char *base, int64_t ld, int64_t lines) {
+        row = (int32_t)threadIdx.x / CHUNKS;
+        chunk = (int32_t)threadIdx.x % CHUNKS;
+        valid = base;
+        from = base + (row * ld + chunk * 8) * 2;
+        pass = ROWS_A_PASS * ld * 2;
+        step = (ALONG_K ? TILE_K : TILE_K * ld) * 2;
+        to = (uint32_t)((row * CHUNKS + (chunk ^ (row & 7))) * 16);
+        room = (int32_t)tegroup_impl_clamp(ALONG_K ? lines - row : lines - chunk * 8, 0, LINES);
+        fast = (((uintptr_t)base | (uintptr_t)(ld * 2)) & 15) == 0;
     }
-}
+    /* Bytes that there are of the chunk in pass r / ROWS_A_PASS, when k more elements of k are left. */
+    __device__ __forceinline__ int32_t bytes(int r, int32_t k) const {
+        const int32_t there = ALONG_K ? (r < room ? k - chunk * 8 : 0) : (row + r < k ? room : 0);
+        return there < 0 ? 0 : there > 8 ? 16 : there * 2;
+    }
+    /* k_left: elements of k from this step on. ROWS_A_PASS is a multiple of 8, so every pass permutes alike. */
+    __device__ __forceinline__ void load(uint32_t stage, int64_t k_left) {
+        const int32_t k = k_left < TILE_K ? (int32_t)k_left : TILE_K;
+        const char *at = from;
+        if (fast) {
+#pragma unroll
+            for (int i = 0; i < PASSES; i++, at += pass) {
+                const int r = i * ROWS_A_PASS;
+                if (ROWS % ROWS_A_PASS != 0 && row + r >= ROWS) break;
+                const int32_t count = bytes(r, k);
+                tegroup_impl_cp_async(stage + to + (uint32_t)(r * CHUNKS * 16), count > 0 ? at : valid, count);
+            }
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < PASSES && row + i * ROWS_A_PASS < ROWS; i++, at += pass)
+                tegroup_impl_load_slowly(stage + to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
+        }
+        from += step;
+    }
+    static_assert(ROWS_A_PASS % 8 == 0, "the permutation must repeat from pass to pass");
+};
 
 /* ---- storing ---- */
 
@@ -350,13 +383,23 @@ static __device__ __forceinline__ float tegroup_impl_gpu_finish(const tegroup_ge
     return x;
 }
 
+/* Is the result alpha times the sum, and nothing else? */
+static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc, const tegroup_impl_product &p) {
+    return p.k > 0 && p.beta == 0 && (desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD);
+}
+
 /* Two neighbouring elements of a row; one store where their address allows it. */
 static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup_gemm_desc &desc, const tegroup_impl_product &p, int64_t row, int64_t col,
-                                                                   float scale, float x0, float x1) {
+                                                                   bool plain, float alpha, float scale, float x0, float x1) {
     const int64_t at = p.d.first + row * p.d.ld + col;
     if (col >= p.n) return;
-    x0 = tegroup_impl_gpu_finish(desc, p, row, col, scale, x0);
-    if (col + 1 < p.n) x1 = tegroup_impl_gpu_finish(desc, p, row, col + 1, scale, x1);
+    if (plain) {
+        x0 *= alpha;
+        x1 *= alpha;
+    } else {
+        x0 = tegroup_impl_gpu_finish(desc, p, row, col, scale, x0);
+        if (col + 1 < p.n) x1 = tegroup_impl_gpu_finish(desc, p, row, col + 1, scale, x1);
+    }
     if (desc.d.dtype == TEGROUP_DTYPE_F32) {
         float *to = (float *)p.d.base + at;
         if (col + 1 < p.n && ((uintptr_t)to & 7) == 0) {
@@ -382,6 +425,9 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup
 
 template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+#else
     constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = WARPS_M * WARPS_N * 32;
     constexpr int MI = TILE_M / WARPS_M / 16, NI = TILE_N / WARPS_N / 8;
     constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
@@ -400,11 +446,13 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
         if (warp == 0) walk.find(call, t, &tile);
         __syncthreads();
         if (!tile.valid) break;
-        const int64_t i0 = tile.i0, j0 = tile.j0, k = tile.p.k, lines_m = tile.p.m - i0, lines_n = tile.p.n - j0;
-        const int64_t lda = tile.p.a.ld, ldb = tile.p.b.ld;
-        const char *a = tile.p.a.base + (tile.p.a.first + i0 * tile.p.a_line) * 2, *b = tile.p.b.base + (tile.p.b.first + j0 * tile.p.b_line) * 2;
-        const bool fast_a = (((uintptr_t)a | (uintptr_t)(lda * 2)) & 15) == 0, fast_b = (((uintptr_t)b | (uintptr_t)(ldb * 2)) & 15) == 0;
-        const int64_t steps = (k + TILE_K - 1) / TILE_K;
+        const int64_t i0 = tile.i0, j0 = tile.j0, k = tile.p.k;
+        tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
+        tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
+        load_a.open(tile.p.a.base + (tile.p.a.first + i0 * tile.p.a_line) * 2, tile.p.a.ld, tile.p.m - i0);
+        load_b.open(tile.p.b.base + (tile.p.b.first + j0 * tile.p.b_line) * 2, tile.p.b.ld, tile.p.n - j0);
+        int64_t k_left = k;
+        int32_t filling = 0, reading = 0; /* stages */
         float sum[MI][NI][4];
 #pragma unroll
         for (int i = 0; i < MI; i++)
@@ -413,20 +461,23 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
 #pragma unroll
                 for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
 
-        auto load = [&](int64_t step) {
-            uint32_t stage = memory + (uint32_t)(step % STAGES) * STAGE_BYTES;
-            if (step < steps) {
-                tegroup_impl_load_tile<TILE_M, A_ALONG_K, THREADS>(stage, a, lda, lines_m, step * TILE_K, k, fast_a);
-                tegroup_impl_load_tile<TILE_N, B_ALONG_K, THREADS>(stage + A_BYTES, b, ldb, lines_n, step * TILE_K, k, fast_b);
+        auto load = [&]() {
+            if (k_left > 0) {
+                const uint32_t stage = memory + (uint32_t)filling * STAGE_BYTES;
+                load_a.load(stage, k_left);
+                load_b.load(stage + A_BYTES, k_left);
+                k_left -= TILE_K;
+                filling = filling + 1 == STAGES ? 0 : filling + 1;
             }
             tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
         };
-        for (int s = 0; s < STAGES - 1; s++) load(s);
-        for (int64_t step = 0; step < steps; step++) {
+        for (int s = 0; s < STAGES - 1; s++) load();
+        for (int64_t done = 0; done < k; done += TILE_K) {
             tegroup_impl_cp_wait<STAGES - 2>();
-            __syncthreads(); /* this step's tile is there, and the one before last is free */
-            load(step + STAGES - 1);
-            const uint32_t at_a = memory + (uint32_t)(step % STAGES) * STAGE_BYTES, at_b = at_a + A_BYTES;
+            __syncthreads(); /* this step's tile is there, and the one before it is free */
+            load();
+            const uint32_t at_a = memory + (uint32_t)reading * STAGE_BYTES, at_b = at_a + A_BYTES;
+            reading = reading + 1 == STAGES ? 0 : reading + 1;
 #pragma unroll
             for (int kk = 0; kk < TILE_K / 16; kk++) {
                 uint32_t fa[MI][4], fb[NI / 2][4];
@@ -461,6 +512,8 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
         }
         tegroup_impl_cp_wait<0>();
 
+        const bool plain = tegroup_impl_gpu_plain(call.desc, tile.p);
+        const float alpha = (float)tile.p.alpha;
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -470,9 +523,10 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
                 const float scale = tegroup_impl_gpu_row_scale(call.desc, tile.p, row);
 #pragma unroll
                 for (int j = 0; j < NI; j++)
-                    tegroup_impl_gpu_store_pair(call.desc, tile.p, row, j0 + warp_n + j * 8 + lane % 4 * 2, scale, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+                    tegroup_impl_gpu_store_pair(call.desc, tile.p, row, j0 + warp_n + j * 8 + lane % 4 * 2, plain, alpha, scale, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
             }
     }
+#endif
 }
 
 /* ---- the FP32 kernel ---- */
@@ -513,7 +567,7 @@ template <int OP> static __global__ void __launch_bounds__(256) tegroup_impl_por
             const int64_t row = tile.i0 + ty * 4 + i;
             if (row >= p.m) continue;
             const float scale = tegroup_impl_gpu_row_scale(call.desc, p, row);
-            for (int j = 0; j < 4; j += 2) tegroup_impl_gpu_store_pair(call.desc, p, row, tile.j0 + tx * 4 + j, scale, sum[i][j], sum[i][j + 1]);
+            for (int j = 0; j < 4; j += 2) tegroup_impl_gpu_store_pair(call.desc, p, row, tile.j0 + tx * 4 + j, false, 1.0f, scale, sum[i][j], sum[i][j + 1]);
         }
     }
 }
@@ -576,12 +630,12 @@ typedef struct tegroup_impl_portable_kernel_row {
 static inline const tegroup_impl_portable_kernel_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_kernel_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4),
                                                                TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 4, 3),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 4, 3)};
+                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3)};
     static const tegroup_impl_portable_kernel_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4),
                                                              TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 4, 3)};
+                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3)};
     static const tegroup_impl_portable_kernel_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 4, 3)};
+                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
@@ -619,7 +673,7 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction || (code == cudaSuccess && attributes.ptxVersion < 80)) {
         (void)cudaGetLastError();
         return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm", "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
                                  plan->sm, 0);

@@ -159,7 +159,8 @@ int main(void) {
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
-           "A backend that is not built is refused; this build therefore runs what is in host memory.\n\n");
+           "A backend that is not built is refused. This page comes from a plain C build, which has the CPU backend alone; a build by nvcc\n"
+           "has `portable` too.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"

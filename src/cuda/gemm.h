@@ -18,12 +18,12 @@ typedef struct tegroup_impl_portable_kernel_row {
 static inline const tegroup_impl_portable_kernel_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_kernel_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4),
                                                                TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 4, 3),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 4, 3)};
+                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3)};
     static const tegroup_impl_portable_kernel_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4),
                                                              TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 4, 3)};
+                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3)};
     static const tegroup_impl_portable_kernel_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 4, 3)};
+                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
@@ -61,7 +61,7 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction || (code == cudaSuccess && attributes.ptxVersion < 80)) {
         (void)cudaGetLastError();
         return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm", "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
                                  plan->sm, 0);

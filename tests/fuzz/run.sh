@@ -15,6 +15,11 @@ if ! fuzzer . $work/probe.c $work/probe > $work/probe.log 2>&1; then
     echo 'skip fuzz needs clang with libFuzzer'
     exit 0
 fi
+if [ ! -x build/fuzz ]; then
+    echo 'not ok fuzz'
+    echo '  build/fuzz is missing: make build/fuzz says why'
+    exit 1
+fi
 failed=0
 
 # Two jobs with seeds of their own. Inputs are as long as a descriptor asks for, from the start.

@@ -3,7 +3,7 @@
 #
 # Each fault has its own copy of src/, stitched, in build/teeth/. The test that should catch it runs first, the others only if
 # it does not. One line a fault: "caught NAME by TEST", "MISSED NAME", or "ERROR NAME what" for a fault that is stale or does
-# not compile. The last line counts: "teeth 122/122".
+# not compile. The last line counts those caught: "teeth N/N".
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 self=tests/teeth/run.sh
