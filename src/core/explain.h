@@ -308,9 +308,11 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
         if (verdicts[i].chosen) chosen = &verdicts[i];
         if (asked && !refused) refused = &verdicts[i];
     }
-    if (!chosen)
-        return tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected,
-                                 refused->got);
+    if (!chosen) {
+        (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
+        return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
+    }
 
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
