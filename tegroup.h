@@ -427,8 +427,9 @@ typedef enum tegroup_backend {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots. Entries of one list are
-                                compared with single buffers, not with entries of another list           */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
+                                device pointer is. Entries of one list are compared with single buffers,
+                                not with entries of another list                                         */
 } tegroup_check_level;
 
 /* Scalars alpha or beta: one for all groups or one a group. */
@@ -3057,8 +3058,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[11];
     uint64_t hash = UINT64_C(14695981039346656037);
-    size_t i;
-    const unsigned char *bytes = (const unsigned char *)parts;
+    int32_t i, shift;
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -3070,7 +3070,9 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
     parts[9] = p->split_k;
     parts[10] = sm;
-    for (i = 0; i < sizeof parts; i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    for (i = 0; i < 11; i++)
+        for (shift = 0; shift < 64; shift += 8)
+            hash = (hash ^ ((uint64_t)parts[i] >> shift & 255u)) * UINT64_C(1099511628211);
     return hash;
 }
 
@@ -3417,6 +3419,12 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 
 /* ==== [27] Check and run a GEMM ==== */
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error);
+#endif
+
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         tegroup_error *error) {
@@ -3596,15 +3604,14 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->check_level == TEGROUP_CHECK_DEEP && !on_host)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
-
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
-#endif
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {

@@ -1,5 +1,11 @@
 /* ---- Check and run a GEMM ---- */
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error);
+#endif
+
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         tegroup_error *error) {
@@ -179,15 +185,14 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->check_level == TEGROUP_CHECK_DEEP && !on_host)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
-
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
-#endif
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {

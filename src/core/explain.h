@@ -272,8 +272,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[11];
     uint64_t hash = UINT64_C(14695981039346656037);
-    size_t i;
-    const unsigned char *bytes = (const unsigned char *)parts;
+    int32_t i, shift;
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -285,7 +284,9 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
     parts[9] = p->split_k;
     parts[10] = sm;
-    for (i = 0; i < sizeof parts; i++) hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    for (i = 0; i < 11; i++)
+        for (shift = 0; shift < 64; shift += 8)
+            hash = (hash ^ ((uint64_t)parts[i] >> shift & 255u)) * UINT64_C(1099511628211);
     return hash;
 }
 

@@ -3,7 +3,8 @@
 #include <cuda_runtime.h>
 
 /* A CUDA error as a status. The sticky error state is cleared, so that it is reported once. */
-static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const char *field, const char *rule, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const char *field, const char *rule,
+                                                      tegroup_error *error) {
     if (code == cudaSuccess) return TEGROUP_OK;
     (void)cudaGetLastError();
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, field, rule, 0, (int64_t)code);
@@ -14,11 +15,39 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
 /* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
+    if (cudaGetDevice(&device) != cudaSuccess
+        || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
         || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
         (void)cudaGetLastError(); /* no device is an answer, not an error to leave behind */
         return -1;
     }
     target->sm = 10 * major + minor;
     return device;
+}
+
+/* The deep check of an operand in device memory: the driver knows its address as the current device's. */
+static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                             tegroup_error *error) {
+    cudaPointerAttributes attributes;
+    int device = -1;
+    const void *address = tegroup_impl_listed(t) ? (const void *)t->pointers : t->data;
+    const char *field = tegroup_impl_listed(t) ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !address) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(cudaGetDevice(&device), "plan.device", "there must be a current device", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaPointerGetAttributes(&attributes, address), field,
+                                              "must be known to the driver", error));
+    TEGROUP_IMPL_RULE(attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged, ERROR_VALUE,
+                      field, "must be device memory (a cudaMemoryType)", cudaMemoryTypeDevice, attributes.type);
+    TEGROUP_IMPL_RULE(attributes.type == cudaMemoryTypeManaged || attributes.device == device, ERROR_VALUE, field,
+                      "must be on the current device", device, attributes.device);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
+    return tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error);
 }

@@ -7,9 +7,9 @@
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
-    tegroup_gemm_desc     desc;
+    tegroup_gemm_desc desc;
     tegroup_snapshot_view views[4];
-    float                 alpha, beta; /* values of host scalars */
+    float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
 /* The tile that a block works on. */
@@ -19,39 +19,54 @@ typedef struct tegroup_impl_gpu_tile {
     int32_t valid;
 } tegroup_impl_gpu_tile;
 
-static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) { return (uint32_t)__cvta_generic_to_shared(pointer); }
+static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
 
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-static __device__ __forceinline__ void tegroup_impl_cp_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-template <bool TRANSPOSED> static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], uint32_t from) {
+template <bool TRANSPOSED>
+static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], uint32_t from) {
     if (TRANSPOSED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
 }
 
-template <bool BF16> static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <bool BF16>
+static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                        uint32_t b1) {
     if (BF16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+            "{%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* ---- scheduling ---- */
 
 template <int TILE_M, int TILE_N>
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g, tegroup_impl_product *p) {
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
+                                                                 tegroup_impl_product *p) {
     *p = tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
     if (p->skip || p->untouched || p->m <= 0 || p->n <= 0) return 0;
     return tegroup_impl_ceil_div(p->m, TILE_M) * tegroup_impl_ceil_div(p->n, TILE_N);
@@ -60,8 +75,8 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_i
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Tiles are asked for in
  * rising order, so the walk never turns back. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int32_t base;          /* first group of the 32 at hand */
-    int64_t before, upto;  /* tiles before those, and of this lane's group and the ones before it among them */
+    int32_t base;         /* first group of the 32 at hand */
+    int64_t before, upto; /* tiles before those, and of this lane's group and the ones before it among them */
     int64_t total;
 
     __device__ __forceinline__ void load(const tegroup_impl_gpu_call &call) {
@@ -94,9 +109,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + upto)) - 1;
         if (lane == owner) {
             tegroup_impl_product p;
-            int64_t count = tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, base + lane, &p), local = t - (before + upto - count);
+            int64_t count = tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, base + lane, &p),
+                    local = t - (before + upto - count);
             int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
-            int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe), within = local - stripe * 8 * tiles_n;
+            int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
+                    within = local - stripe * 8 * tiles_n;
             tile->p = p;
             tile->i0 = (8 * stripe + within % height) * TILE_M;
             tile->j0 = within / height * TILE_N;
@@ -112,10 +129,13 @@ static __device__ __noinline__ void tegroup_impl_load_slowly(uint32_t to, const 
     uint32_t word[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t low = 4 * i < bytes ? *(const uint16_t *)(from + 4 * i) : 0u, high = 4 * i + 2 < bytes ? *(const uint16_t *)(from + 4 * i + 2) : 0u;
+        uint32_t low = 4 * i < bytes ? *(const uint16_t *)(from + 4 * i) : 0u,
+                 high = 4 * i + 2 < bytes ? *(const uint16_t *)(from + 4 * i + 2) : 0u;
         word[i] = low | high << 16;
     }
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
+                 : "memory");
 }
 
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else [k][line];
@@ -123,12 +143,13 @@ static __device__ __noinline__ void tegroup_impl_load_slowly(uint32_t to, const 
  * on the thread alone is worked out once a tile: a step then costs an addition and two comparisons a chunk. */
 template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, CHUNKS = ALONG_K ? TILE_K / 8 : LINES / 8;
-    static constexpr int ROWS = ALONG_K ? LINES : TILE_K, ROWS_A_PASS = THREADS / CHUNKS, PASSES = (ROWS + ROWS_A_PASS - 1) / ROWS_A_PASS;
+    static constexpr int ROWS = ALONG_K ? LINES : TILE_K, ROWS_A_PASS = THREADS / CHUNKS,
+                         PASSES = (ROWS + ROWS_A_PASS - 1) / ROWS_A_PASS;
     static_assert(ALONG_K || LINES >= 64, "a row of eight chunks is what the permutation needs");
     const char *from, *valid; /* this thread's first chunk at k0 = 0, and an address that may always be named */
     int64_t pass, step;       /* bytes from pass to pass, and from one TILE_K to the next */
     uint32_t to;
-    int32_t row, room;        /* first row of this thread; elements of its chunk within the lines (not ALONG_K) or lines left (ALONG_K) */
+    int32_t row, room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
     int32_t chunk;
     bool fast;
 
@@ -163,7 +184,8 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
         } else {
 #pragma unroll 1
             for (int i = 0; i < PASSES && row + i * ROWS_A_PASS < ROWS; i++, at += pass)
-                tegroup_impl_load_slowly(stage + to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
+                tegroup_impl_load_slowly(stage + to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at,
+                                         bytes(i * ROWS_A_PASS, k));
         }
         from += step;
     }
@@ -172,15 +194,20 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
 
 /* ---- storing ---- */
 
-static __device__ __forceinline__ float tegroup_impl_gpu_row_scale(const tegroup_gemm_desc &desc, const tegroup_impl_product &p, int64_t row) {
-    return desc.row_scale_dtype == TEGROUP_DTYPE_UNSET ? 1.0f : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + row);
+static __device__ __forceinline__ float tegroup_impl_gpu_row_scale(const tegroup_gemm_desc &desc,
+                                                                   const tegroup_impl_product &p, int64_t row) {
+    return desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+               ? 1.0f
+               : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + row);
 }
 
 /* alpha * x + beta * c + scale * bias; an empty sum is no term at all, and beta 0 does not read C. */
-static __device__ __forceinline__ float tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc, const tegroup_impl_product &p, int64_t row, int64_t col,
+static __device__ __forceinline__ float tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
+                                                                const tegroup_impl_product &p, int64_t row, int64_t col,
                                                                 float scale, float x) {
     const float beta = (float)p.beta;
-    if (p.k == 0) x = beta != 0 ? beta * tegroup_impl_load_f32(desc.d.dtype, p.c.base, p.c.first + row * p.c.ld + col) : 0.0f;
+    if (p.k == 0)
+        x = beta != 0 ? beta * tegroup_impl_load_f32(desc.d.dtype, p.c.base, p.c.first + row * p.c.ld + col) : 0.0f;
     else {
         x *= (float)p.alpha;
         if (beta != 0) x += beta * tegroup_impl_load_f32(desc.d.dtype, p.c.base, p.c.first + row * p.c.ld + col);
@@ -191,13 +218,16 @@ static __device__ __forceinline__ float tegroup_impl_gpu_finish(const tegroup_ge
 }
 
 /* Is the result alpha times the sum, and nothing else? */
-static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc, const tegroup_impl_product &p) {
+static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
+                                                              const tegroup_impl_product &p) {
     return p.k > 0 && p.beta == 0 && (desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD);
 }
 
 /* Two neighbouring elements of a row; one store where their address allows it. */
-static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup_gemm_desc &desc, const tegroup_impl_product &p, int64_t row, int64_t col,
-                                                                   bool plain, float alpha, float scale, float x0, float x1) {
+static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup_gemm_desc &desc,
+                                                                   const tegroup_impl_product &p, int64_t row,
+                                                                   int64_t col, bool plain, float alpha, float scale,
+                                                                   float x0, float x1) {
     const int64_t at = p.d.first + row * p.d.ld + col;
     if (col >= p.n) return;
     if (plain) {
@@ -217,7 +247,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup
         if (col + 1 < p.n) to[1] = x1;
     } else {
         const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16;
-        uint16_t *to = (uint16_t *)p.d.base + at, h0 = bf16 ? tegroup_impl_bf16_of_f32(x0) : tegroup_impl_f16_of_f32(x0),
+        uint16_t *to = (uint16_t *)p.d.base + at,
+                 h0 = bf16 ? tegroup_impl_bf16_of_f32(x0) : tegroup_impl_f16_of_f32(x0),
                  h1 = bf16 ? tegroup_impl_bf16_of_f32(x1) : tegroup_impl_f16_of_f32(x1);
         if (col + 1 < p.n && ((uintptr_t)to & 3) == 0) {
             *(uint32_t *)to = (uint32_t)h0 | (uint32_t)h1 << 16;
@@ -231,7 +262,8 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup
 /* ---- the two-byte kernel ---- */
 
 template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
-static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
 #else
@@ -294,10 +326,12 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
                     const int m = warp_m + i * 16;
                     if (A_ALONG_K) {
                         const int row = m + (matrix & 1) * 8 + r, chunk = kk * 2 + (matrix >> 1);
-                        tegroup_impl_ldmatrix<false>(fa[i], at_a + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
+                        tegroup_impl_ldmatrix<false>(
+                            fa[i], at_a + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
                     } else {
                         const int row = kk * 16 + (matrix >> 1) * 8 + r, chunk = m / 8 + (matrix & 1);
-                        tegroup_impl_ldmatrix<true>(fa[i], at_a + (uint32_t)((row * (TILE_M / 8) + (chunk ^ (row & 7))) * 16));
+                        tegroup_impl_ldmatrix<true>(fa[i],
+                                                    at_a + (uint32_t)((row * (TILE_M / 8) + (chunk ^ (row & 7))) * 16));
                     }
                 }
 #pragma unroll
@@ -305,16 +339,19 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
                     const int n = warp_n + j * 16;
                     if (B_ALONG_K) {
                         const int row = n + (matrix >> 1) * 8 + r, chunk = kk * 2 + (matrix & 1);
-                        tegroup_impl_ldmatrix<false>(fb[j], at_b + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
+                        tegroup_impl_ldmatrix<false>(
+                            fb[j], at_b + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
                     } else {
                         const int row = kk * 16 + (matrix & 1) * 8 + r, chunk = n / 8 + (matrix >> 1);
-                        tegroup_impl_ldmatrix<true>(fb[j], at_b + (uint32_t)((row * (TILE_N / 8) + (chunk ^ (row & 7))) * 16));
+                        tegroup_impl_ldmatrix<true>(fb[j],
+                                                    at_b + (uint32_t)((row * (TILE_N / 8) + (chunk ^ (row & 7))) * 16));
                     }
                 }
 #pragma unroll
                 for (int i = 0; i < MI; i++)
 #pragma unroll
-                    for (int j = 0; j < NI; j++) tegroup_impl_mma<BF16>(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+                    for (int j = 0; j < NI; j++)
+                        tegroup_impl_mma<BF16>(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
             }
         }
         tegroup_impl_cp_wait<0>();
@@ -330,7 +367,8 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
                 const float scale = tegroup_impl_gpu_row_scale(call.desc, tile.p, row);
 #pragma unroll
                 for (int j = 0; j < NI; j++)
-                    tegroup_impl_gpu_store_pair(call.desc, tile.p, row, j0 + warp_n + j * 8 + lane % 4 * 2, plain, alpha, scale, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
+                    tegroup_impl_gpu_store_pair(call.desc, tile.p, row, j0 + warp_n + j * 8 + lane % 4 * 2, plain,
+                                                alpha, scale, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
             }
     }
 #endif
@@ -339,7 +377,9 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32) tegroup_impl_por
 /* ---- the FP32 kernel ---- */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
-template <int OP> static __global__ void __launch_bounds__(256) tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+template <int OP>
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     constexpr int TILE = 64, TILE_K = 16;
     __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4];
     __shared__ tegroup_impl_gpu_tile tile;
@@ -354,12 +394,17 @@ template <int OP> static __global__ void __launch_bounds__(256) tegroup_impl_por
         const tegroup_impl_product &p = tile.p;
         float sum[4][4] = {};
         for (int64_t k0 = 0; k0 < p.k; k0 += TILE_K) {
-            for (int e = (int)threadIdx.x; e < TILE * TILE_K; e += 256) { /* threads run along whichever direction is contiguous */
-                const int la = OP == TEGROUP_OP_WGRAD ? e % TILE : e / TILE_K, ka = OP == TEGROUP_OP_WGRAD ? e / TILE : e % TILE_K;
-                const int lb = OP == TEGROUP_OP_FORWARD ? e / TILE_K : e % TILE, kb = OP == TEGROUP_OP_FORWARD ? e % TILE_K : e / TILE;
+            for (int e = (int)threadIdx.x; e < TILE * TILE_K;
+                 e += 256) { /* threads run along whichever direction is contiguous */
+                const int la = OP == TEGROUP_OP_WGRAD ? e % TILE : e / TILE_K,
+                          ka = OP == TEGROUP_OP_WGRAD ? e / TILE : e % TILE_K;
+                const int lb = OP == TEGROUP_OP_FORWARD ? e / TILE_K : e % TILE,
+                          kb = OP == TEGROUP_OP_FORWARD ? e % TILE_K : e / TILE;
                 const bool in_a = tile.i0 + la < p.m && k0 + ka < p.k, in_b = tile.j0 + lb < p.n && k0 + kb < p.k;
-                a[ka][la] = in_a ? ((const float *)p.a.base)[p.a.first + (tile.i0 + la) * p.a_line + (k0 + ka) * p.a_k] : 0.0f;
-                b[kb][lb] = in_b ? ((const float *)p.b.base)[p.b.first + (tile.j0 + lb) * p.b_line + (k0 + kb) * p.b_k] : 0.0f;
+                a[ka][la] =
+                    in_a ? ((const float *)p.a.base)[p.a.first + (tile.i0 + la) * p.a_line + (k0 + ka) * p.a_k] : 0.0f;
+                b[kb][lb] =
+                    in_b ? ((const float *)p.b.base)[p.b.first + (tile.j0 + lb) * p.b_line + (k0 + kb) * p.b_k] : 0.0f;
             }
             __syncthreads();
 #pragma unroll
@@ -374,7 +419,9 @@ template <int OP> static __global__ void __launch_bounds__(256) tegroup_impl_por
             const int64_t row = tile.i0 + ty * 4 + i;
             if (row >= p.m) continue;
             const float scale = tegroup_impl_gpu_row_scale(call.desc, p, row);
-            for (int j = 0; j < 4; j += 2) tegroup_impl_gpu_store_pair(call.desc, p, row, tile.j0 + tx * 4 + j, false, 1.0f, scale, sum[i][j], sum[i][j + 1]);
+            for (int j = 0; j < 4; j += 2)
+                tegroup_impl_gpu_store_pair(call.desc, p, row, tile.j0 + tx * 4 + j, false, 1.0f, scale, sum[i][j],
+                                            sum[i][j + 1]);
         }
     }
 }
@@ -382,7 +429,8 @@ template <int OP> static __global__ void __launch_bounds__(256) tegroup_impl_por
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */
-static __global__ void __launch_bounds__(128) tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
     const tegroup_gemm_desc &desc = call.desc;
     if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
@@ -392,7 +440,9 @@ static __global__ void __launch_bounds__(128) tegroup_impl_bias_grad_kernel(cons
     float sum = 0;
     for (int64_t r = 0; r < p.a.rows; r++) {
         float x = tegroup_impl_load_f32(desc.a.dtype, p.a.base, p.a.first + r * p.a.ld + j);
-        float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET ? 1.0f : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
+        float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                          ? 1.0f
+                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
         sum = __fadd_rn(sum, __fmul_rn(scale, x));
     }
     if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
@@ -400,7 +450,8 @@ static __global__ void __launch_bounds__(128) tegroup_impl_bias_grad_kernel(cons
 }
 
 /* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
-static __global__ void __launch_bounds__(256) tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ unsigned long long next;
     const tegroup_tensor &d = call.desc.d;
     const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
@@ -414,5 +465,6 @@ static __global__ void __launch_bounds__(256) tegroup_impl_tail_kernel(const __g
     __syncthreads();
     const int64_t cols = d.shape.cols, count = ((int64_t)next - from) * cols, ld = tegroup_impl_ld(&d);
     const float value = call.desc.tail == TEGROUP_TAIL_POISON ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-    for (int64_t e = threadIdx.x; e < count; e += 256) tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
+    for (int64_t e = threadIdx.x; e < count; e += 256)
+        tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }

@@ -3,14 +3,15 @@
 /* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
  * give the same integers in any order, so the snapshot equals the host's bit for bit. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024
-#define TEGROUP_IMPL_PREPARE_SHARED  1024 /* groups whose order is sorted in shared memory */
+#define TEGROUP_IMPL_PREPARE_SHARED 1024 /* groups whose order is sorted in shared memory */
 
 /* Exclusive scan over the groups, starting from `first`: visit(g, scan of the terms before g). */
 template <typename Term, typename Combine, typename Visit>
 static __device__ void tegroup_impl_block_scan(int32_t groups, int64_t first, Term term, Combine combine, Visit visit) {
     __shared__ int64_t warps[TEGROUP_IMPL_PREPARE_THREADS / 32];
     const int32_t thread = (int32_t)threadIdx.x, lane = thread & 31;
-    const int32_t each = (groups + TEGROUP_IMPL_PREPARE_THREADS - 1) / TEGROUP_IMPL_PREPARE_THREADS, from = thread * each;
+    const int32_t each = (groups + TEGROUP_IMPL_PREPARE_THREADS - 1) / TEGROUP_IMPL_PREPARE_THREADS,
+                  from = thread * each;
     int64_t mine = 0, before;
     for (int32_t g = from; g < from + each && g < groups; g++) mine = combine(mine, term(g));
     int64_t upto = mine;
@@ -40,13 +41,15 @@ static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p
     __syncthreads();
     for (int32_t run = 2; run <= extent; run *= 2)
         for (int32_t distance = run / 2; distance > 0; distance /= 2) {
-            for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS) tegroup_impl_sort_compare(&p, key, i, run, distance);
+            for (int32_t i = thread; i < extent; i += TEGROUP_IMPL_PREPARE_THREADS)
+                tegroup_impl_sort_compare(&p, key, i, run, distance);
             __syncthreads();
         }
 }
 
 static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header, int64_t words) {
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
+                                int64_t words) {
     __shared__ tegroup_snapshot_header result;
     __shared__ int32_t owners, order[TEGROUP_IMPL_PREPARE_SHARED];
     __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
@@ -79,26 +82,30 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
     }
     __syncthreads();
     if (p.groups > 0)
-        tegroup_impl_block_scan(p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
-                                [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
-                                [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_place(&p, g, carry)); });
+        tegroup_impl_block_scan(
+            p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
+            [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
+            [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_place(&p, g, carry)); });
     if (p.rows.starts) disjoin(TEGROUP_IMPL_SORT_BY_START);
     if (p.irregular) {
-        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) note(g, tegroup_impl_prepare_cols(&p, g));
+        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
+            note(g, tegroup_impl_prepare_cols(&p, g));
         __syncthreads();
-        tegroup_impl_block_scan(p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_elements(&p, g); },
-                                [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
-                                [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_offset(&p, g, carry)); });
+        tegroup_impl_block_scan(
+            p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_elements(&p, g); },
+            [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
+            [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_offset(&p, g, carry)); });
         if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
     }
     for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
         int64_t *prefix = p.prefix + (int64_t)i * (p.groups + 1);
-        tegroup_impl_block_scan(p.groups, 0,
-                                [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
-                                [](int64_t a, int64_t b) { return a + b; },
-                                [&](int32_t g, int64_t before) {
-                                    prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
-                                });
+        tegroup_impl_block_scan(
+            p.groups, 0,
+            [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
+            [](int64_t a, int64_t b) { return a + b; },
+            [&](int32_t g, int64_t before) {
+                prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
+            });
     }
     for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
         const int64_t r = tegroup_impl_max(0, p.out_rows[g]);
@@ -116,13 +123,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
     }
     tegroup_impl_block_sort(sorted, TEGROUP_IMPL_SORT_BY_SIZE);
     if (sorted.order != p.order)
-        for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS) p.order[i] = order[i];
+        for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS)
+            p.order[i] = order[i];
     if (thread == 0) *header = result;
 }
 
-static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p, const tegroup_prepare_desc *desc, const tegroup_layout *layout,
+static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_prepare_kernel<<<1, TEGROUP_IMPL_PREPARE_THREADS, 0, stream>>>(*p, (tegroup_snapshot_header *)desc->snapshot,
-                                                                               (int64_t)(layout->total_bytes / 4));
+    tegroup_impl_prepare_kernel<<<1, TEGROUP_IMPL_PREPARE_THREADS, 0, stream>>>(
+        *p, (tegroup_snapshot_header *)desc->snapshot, (int64_t)(layout->total_bytes / 4));
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
 }

@@ -266,6 +266,12 @@ UTEST(gpu, refused_launches) {
         ASSERT_EQ((int)p.error.got, p.error.native);
         ASSERT_NE(0, p.error.native);
     }
+    tegroup_gemm_desc lost = desc; /* host memory, told from device memory by the deep check alone */
+    lost.check_level = TEGROUP_CHECK_DEEP;
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm_check(&p.plan, &lost, &p.error));
+    lost.b.data = p.desc.b.data;
+    ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_gemm_check(&p.plan, &lost, &p.error));
+    ASSERT_STREQ("b.data", p.error.field);
     tegroup_plan elsewhere = p.plan;
     elsewhere.device = p.plan.device + 1;
     ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&elsewhere, &desc, NULL, &p.error));
