@@ -20,6 +20,13 @@ run() { # program: shortly, where it would take long
     esac
 }
 
+sanitized() { # program: its whole arithmetic, forward and backward
+    case $1 in
+    train_moe) ./train_moe --check ;;
+    *) "./$1" ;;
+    esac
+}
+
 mkdir "$work/tree"
 cd "$root" || exit
 tar -cf - $(ls | grep -vx build) | tar -C "$work/tree" -xf - && cd "$work/tree" || exit
@@ -38,6 +45,10 @@ for example in examples/*.c; do
     [ -x "$program" ] || continue
     run "$program" > "$work/log" 2>&1
     report $? "$example runs"
+    rm -f "$program"
+    sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|^cc .* -I|${CC:-cc} -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I|")" > "$work/log" 2>&1 &&
+        ASAN_OPTIONS=detect_leaks=0 sanitized "$program" > "$work/log" 2>&1 # the examples leave freeing to the end of the process
+    report $? "$example runs under ASan and UBSan"
     for compiler in gcc clang; do
         name="$example under $compiler -Wall -Wextra -std=c11"
         if ! command -v $compiler > /dev/null; then echo "skip $name needs $compiler"; continue; fi
