@@ -2550,8 +2550,7 @@ static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
-static inline void tegroup_impl_cpu_tile(tegroup_compute compute, int32_t *m, int32_t *n, int32_t *k) {
-    (void)compute;
+static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {
     *m = TEGROUP_IMPL_CPU_TILE_M;
     *n = TEGROUP_IMPL_CPU_TILE_N;
     *k = TEGROUP_IMPL_CPU_TILE_K;
@@ -3114,8 +3113,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     made.threads = tegroup_impl_plan_threads(desc, &resolved);
     made.sm_limit = desc->sm_limit;
     made.numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, made.sm);
-    if (chosen->backend == TEGROUP_BACKEND_CPU)
-        tegroup_impl_cpu_tile(problem.compute, &made.tile_m, &made.tile_n, &made.tile_k);
+    if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made.tile_m, &made.tile_n, &made.tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
 #if defined(TEGROUP_IMPL_CUDA)
     if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)

@@ -328,8 +328,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     made.threads = tegroup_impl_plan_threads(desc, &resolved);
     made.sm_limit = desc->sm_limit;
     made.numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, made.sm);
-    if (chosen->backend == TEGROUP_BACKEND_CPU)
-        tegroup_impl_cpu_tile(problem.compute, &made.tile_m, &made.tile_n, &made.tile_k);
+    if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made.tile_m, &made.tile_n, &made.tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
 #if defined(TEGROUP_IMPL_CUDA)
     if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)

@@ -51,8 +51,7 @@ static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
 }
 
-static inline void tegroup_impl_cpu_tile(tegroup_compute compute, int32_t *m, int32_t *n, int32_t *k) {
-    (void)compute;
+static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {
     *m = TEGROUP_IMPL_CPU_TILE_M;
     *n = TEGROUP_IMPL_CPU_TILE_N;
     *k = TEGROUP_IMPL_CPU_TILE_K;
