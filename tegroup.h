@@ -85,7 +85,8 @@
 #endif
 
 /* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
- * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh. None changes a struct. */
+ * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh; TEGROUP_NO_PORTABLE leaves out the portable GEMM kernels
+ * (most of what nvcc has to compile), TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
@@ -2795,11 +2796,11 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
-#if defined(TEGROUP_IMPL_CUDA)
-    return 1u << TEGROUP_BACKEND_CPU | 1u << TEGROUP_BACKEND_PORTABLE;
-#else
-    return 1u << TEGROUP_BACKEND_CPU;
+    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
+    built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif
+    return built;
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -3116,7 +3117,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made.tile_m, &made.tile_n, &made.tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)
+    if (chosen->backend != TEGROUP_BACKEND_CPU && !made.hypothetical)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, &made, error));
 #endif
     *plan = made;

@@ -11,8 +11,10 @@
  *   [1] Guards and version
  *   [2] Launching
  *   [3] Prepare kernel
- *   [4] Portable GEMM kernels
- *   [5] Portable GEMM: plan and launch
+ *   [4] GPU calls
+ *   [5] Portable GEMM kernels
+ *   [6] Portable GEMM: plan and launch
+ *   [7] GPU backends: plan and run
  */
 
 /* ==== [1] Guards and version ==== */
@@ -229,12 +231,7 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
 }
 
-/* ==== [4] Portable GEMM kernels ==== */
-
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
- * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
-#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+/* ==== [4] GPU calls ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -242,6 +239,86 @@ typedef struct tegroup_impl_gpu_call {
     tegroup_snapshot_view views[4];
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
+
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. */
+static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
+    tegroup_snapshot_view view;
+    memset(&view, 0, sizeof view);
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return view;
+    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
+}
+
+/* Scalars on the host are read here and travel by value. */
+static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_desc *desc) {
+    tegroup_impl_gpu_call call;
+    memset(&call, 0, sizeof call);
+    call.desc = *desc;
+    call.views[TEGROUP_IMPL_A] = tegroup_impl_cuda_view(&desc->a);
+    call.views[TEGROUP_IMPL_B] = tegroup_impl_cuda_view(&desc->b);
+    call.views[TEGROUP_IMPL_C] = tegroup_impl_cuda_view(&desc->c);
+    call.views[TEGROUP_IMPL_D] = tegroup_impl_cuda_view(&desc->d);
+    call.alpha = 1;
+    if (desc->alpha.space == TEGROUP_SPACE_HOST) {
+        call.alpha = (float)tegroup_impl_scalar(&desc->alpha, 0, 1);
+        call.desc.alpha.space = TEGROUP_SPACE_UNSET;
+    }
+    if (desc->beta.space == TEGROUP_SPACE_HOST) {
+        call.beta = (float)tegroup_impl_scalar(&desc->beta, 0, 0);
+        call.desc.beta.space = TEGROUP_SPACE_UNSET;
+    }
+    return call;
+}
+
+/* ---- bias gradient and tail ---- */
+
+/* One thread a column and group: rows in their order, as the CPU adds them. */
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+    __shared__ tegroup_impl_product p;
+    const tegroup_gemm_desc &desc = call.desc;
+    if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
+    __syncthreads();
+    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
+    float sum = 0;
+    for (int64_t r = 0; r < p.a.rows; r++) {
+        float x = tegroup_impl_load_f32(desc.a.dtype, p.a.base, p.a.first + r * p.a.ld + j);
+        float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                          ? 1.0f
+                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
+        sum = __fadd_rn(sum, __fmul_rn(scale, x));
+    }
+    if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
+    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
+}
+
+/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+    __shared__ unsigned long long next;
+    const tegroup_tensor &d = call.desc.d;
+    const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
+    const int32_t g = (int32_t)blockIdx.x - 1;
+    if (g >= 0 && view.rows[g] <= 0) return;
+    const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
+    if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
+    __syncthreads();
+    for (int32_t h = (int32_t)threadIdx.x; h < d.shape.groups; h += 256)
+        if (view.rows[h] > 0 && view.start[h] >= from) atomicMin(&next, (unsigned long long)view.start[h]);
+    __syncthreads();
+    const int64_t cols = d.shape.cols, count = ((int64_t)next - from) * cols, ld = tegroup_impl_ld(&d);
+    const float value = call.desc.tail == TEGROUP_TAIL_POISON ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
+    for (int64_t e = threadIdx.x; e < count; e += 256)
+        tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
+}
+#if !defined(TEGROUP_NO_PORTABLE)
+
+/* ==== [5] Portable GEMM kernels ==== */
+
+/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
+ * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
+ * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
 /* The tile that a block works on. */
 typedef struct tegroup_impl_gpu_tile {
@@ -657,50 +734,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ---- bias gradient and tail ---- */
-
-/* One thread a column and group: rows in their order, as the CPU adds them. */
-static __global__ void __launch_bounds__(128)
-    tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    __shared__ tegroup_impl_product p;
-    const tegroup_gemm_desc &desc = call.desc;
-    if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
-    __syncthreads();
-    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
-    float sum = 0;
-    for (int64_t r = 0; r < p.a.rows; r++) {
-        float x = tegroup_impl_load_f32(desc.a.dtype, p.a.base, p.a.first + r * p.a.ld + j);
-        float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                          ? 1.0f
-                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
-        sum = __fadd_rn(sum, __fmul_rn(scale, x));
-    }
-    if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
-    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
-}
-
-/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    __shared__ unsigned long long next;
-    const tegroup_tensor &d = call.desc.d;
-    const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
-    const int32_t g = (int32_t)blockIdx.x - 1;
-    if (g >= 0 && view.rows[g] <= 0) return;
-    const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
-    if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
-    __syncthreads();
-    for (int32_t h = (int32_t)threadIdx.x; h < d.shape.groups; h += 256)
-        if (view.rows[h] > 0 && view.start[h] >= from) atomicMin(&next, (unsigned long long)view.start[h]);
-    __syncthreads();
-    const int64_t cols = d.shape.cols, count = ((int64_t)next - from) * cols, ld = tegroup_impl_ld(&d);
-    const float value = call.desc.tail == TEGROUP_TAIL_POISON ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-    for (int64_t e = threadIdx.x; e < count; e += 256)
-        tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
-}
-
-/* ==== [5] Portable GEMM: plan and launch ==== */
+/* ==== [6] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family. Tiles are chosen for SM86, 89 and 120, whose blocks have 99 KB of shared memory. */
 typedef struct tegroup_impl_portable_kernel_row {
@@ -739,16 +773,13 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    tegroup_target target;
     cudaFuncAttributes attributes;
     const void *kernel;
     int32_t threads, shared = 0, count, i;
     int multiprocessors = 0, blocks = 0;
     cudaError_t code;
-    plan->device = tegroup_impl_cuda_target(&target);
     if (p->a == TEGROUP_DTYPE_F32) {
         kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
                  : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
@@ -793,40 +824,19 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     return TEGROUP_OK;
 }
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. */
-static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
-    tegroup_snapshot_view view;
-    memset(&view, 0, sizeof view);
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return view;
-    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
-}
-
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_gpu_call call;
+/* The product first: should CUDA refuse it, nothing was enqueued. */
+static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[1];
-    int device = -1;
-    cudaError_t code = cudaGetDevice(&device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
-    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
-                      device);
+    cudaError_t code;
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-
-    memset(&call, 0, sizeof call);
-    call.desc = *desc;
-    call.views[TEGROUP_IMPL_A] = tegroup_impl_cuda_view(&desc->a);
-    call.views[TEGROUP_IMPL_B] = tegroup_impl_cuda_view(&desc->b);
-    call.views[TEGROUP_IMPL_C] = tegroup_impl_cuda_view(&desc->c);
-    call.views[TEGROUP_IMPL_D] = tegroup_impl_cuda_view(&desc->d);
-    call.alpha = 1;
-    if (desc->alpha.space == TEGROUP_SPACE_HOST) { /* one for all: read now, passed by value */
-        call.alpha = (float)tegroup_impl_scalar(&desc->alpha, 0, 1);
-        call.desc.alpha.space = TEGROUP_SPACE_UNSET;
-    }
-    if (desc->beta.space == TEGROUP_SPACE_HOST) {
-        call.beta = (float)tegroup_impl_scalar(&desc->beta, 0, 0);
-        call.desc.beta.space = TEGROUP_SPACE_UNSET;
-    }
+    arguments[0] = &call;
+    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
+                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
     if (desc->tail != TEGROUP_TAIL_KEEP && call.views[TEGROUP_IMPL_D].rows)
         tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(call);
     if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
@@ -834,13 +844,39 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
         dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
         tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(call);
     }
-    arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
-    if (code == cudaSuccess) code = cudaGetLastError();
-    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+}
+#endif /* TEGROUP_NO_PORTABLE */
+
+/* ==== [7] GPU backends: plan and run ==== */
+
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_error *error) {
+    tegroup_target target;
+    plan->device = tegroup_impl_cuda_target(&target);
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
+#endif
+    default: break; /* explain offers nothing else that is built */
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    int device = -1;
+    cudaError_t code = cudaGetDevice(&device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
+    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
+                      device);
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+    default: break;
+    }
+    return TEGROUP_OK;
 }
 #endif /* TEGROUP_CUDA_IMPLEMENTATION_INCLUDED */
 /* MIT License

@@ -10,11 +10,11 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
-#if defined(TEGROUP_IMPL_CUDA)
-    return 1u << TEGROUP_BACKEND_CPU | 1u << TEGROUP_BACKEND_PORTABLE;
-#else
-    return 1u << TEGROUP_BACKEND_CPU;
+    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
+    built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif
+    return built;
 }
 
 #if defined(TEGROUP_IMPL_CUDA)
@@ -331,7 +331,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made.tile_m, &made.tile_n, &made.tile_k);
     tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (chosen->backend == TEGROUP_BACKEND_PORTABLE && !made.hypothetical)
+    if (chosen->backend != TEGROUP_BACKEND_CPU && !made.hypothetical)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, &made, error));
 #endif
     *plan = made;

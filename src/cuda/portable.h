@@ -5,13 +5,6 @@
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
-/* Where the kernels find everything; travels as a kernel parameter. */
-typedef struct tegroup_impl_gpu_call {
-    tegroup_gemm_desc desc;
-    tegroup_snapshot_view views[4];
-    float alpha, beta; /* values of host scalars */
-} tegroup_impl_gpu_call;
-
 /* The tile that a block works on. */
 typedef struct tegroup_impl_gpu_tile {
     tegroup_impl_product p;
@@ -424,47 +417,4 @@ static __global__ void __launch_bounds__(256)
                                             sum[i][j + 1]);
         }
     }
-}
-
-/* ---- bias gradient and tail ---- */
-
-/* One thread a column and group: rows in their order, as the CPU adds them. */
-static __global__ void __launch_bounds__(128)
-    tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    __shared__ tegroup_impl_product p;
-    const tegroup_gemm_desc &desc = call.desc;
-    if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
-    __syncthreads();
-    const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
-    if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
-    float sum = 0;
-    for (int64_t r = 0; r < p.a.rows; r++) {
-        float x = tegroup_impl_load_f32(desc.a.dtype, p.a.base, p.a.first + r * p.a.ld + j);
-        float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                          ? 1.0f
-                          : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
-        sum = __fadd_rn(sum, __fmul_rn(scale, x));
-    }
-    if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
-    tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
-}
-
-/* Block g fills the rows after group g - 1 that belong to nobody (block 0: those before every group). */
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_tail_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    __shared__ unsigned long long next;
-    const tegroup_tensor &d = call.desc.d;
-    const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
-    const int32_t g = (int32_t)blockIdx.x - 1;
-    if (g >= 0 && view.rows[g] <= 0) return;
-    const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
-    if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
-    __syncthreads();
-    for (int32_t h = (int32_t)threadIdx.x; h < d.shape.groups; h += 256)
-        if (view.rows[h] > 0 && view.start[h] >= from) atomicMin(&next, (unsigned long long)view.start[h]);
-    __syncthreads();
-    const int64_t cols = d.shape.cols, count = ((int64_t)next - from) * cols, ld = tegroup_impl_ld(&d);
-    const float value = call.desc.tail == TEGROUP_TAIL_POISON ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-    for (int64_t e = threadIdx.x; e < count; e += 256)
-        tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }

@@ -37,16 +37,13 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    tegroup_target target;
     cudaFuncAttributes attributes;
     const void *kernel;
     int32_t threads, shared = 0, count, i;
     int multiprocessors = 0, blocks = 0;
     cudaError_t code;
-    plan->device = tegroup_impl_cuda_target(&target);
     if (p->a == TEGROUP_DTYPE_F32) {
         kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
                  : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
@@ -91,40 +88,19 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     return TEGROUP_OK;
 }
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. */
-static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
-    tegroup_snapshot_view view;
-    memset(&view, 0, sizeof view);
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return view;
-    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, tegroup_impl_irregular(&t->shape));
-}
-
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_gpu_call call;
+/* The product first: should CUDA refuse it, nothing was enqueued. */
+static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     void *arguments[1];
-    int device = -1;
-    cudaError_t code = cudaGetDevice(&device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
-    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
-                      device);
+    cudaError_t code;
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-
-    memset(&call, 0, sizeof call);
-    call.desc = *desc;
-    call.views[TEGROUP_IMPL_A] = tegroup_impl_cuda_view(&desc->a);
-    call.views[TEGROUP_IMPL_B] = tegroup_impl_cuda_view(&desc->b);
-    call.views[TEGROUP_IMPL_C] = tegroup_impl_cuda_view(&desc->c);
-    call.views[TEGROUP_IMPL_D] = tegroup_impl_cuda_view(&desc->d);
-    call.alpha = 1;
-    if (desc->alpha.space == TEGROUP_SPACE_HOST) { /* one for all: read now, passed by value */
-        call.alpha = (float)tegroup_impl_scalar(&desc->alpha, 0, 1);
-        call.desc.alpha.space = TEGROUP_SPACE_UNSET;
-    }
-    if (desc->beta.space == TEGROUP_SPACE_HOST) {
-        call.beta = (float)tegroup_impl_scalar(&desc->beta, 0, 0);
-        call.desc.beta.space = TEGROUP_SPACE_UNSET;
-    }
+    arguments[0] = &call;
+    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
+                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
     if (desc->tail != TEGROUP_TAIL_KEEP && call.views[TEGROUP_IMPL_D].rows)
         tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(call);
     if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
@@ -132,11 +108,5 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
         dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
         tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(call);
     }
-    arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
-    if (code == cudaSuccess) code = cudaGetLastError();
-    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
 }

@@ -1,0 +1,30 @@
+/* ---- GPU backends: plan and run ---- */
+
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_error *error) {
+    tegroup_target target;
+    plan->device = tegroup_impl_cuda_target(&target);
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
+#endif
+    default: break; /* explain offers nothing else that is built */
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    int device = -1;
+    cudaError_t code = cudaGetDevice(&device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
+    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
+                      device);
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+    default: break;
+    }
+    return TEGROUP_OK;
+}
