@@ -1433,8 +1433,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
-                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable",
-                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
+                      tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
     TEGROUP_IMPL_RULE(ragged
                           || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(GROUP_STRIDE), "times shape.groups must be addressable",

@@ -372,61 +372,68 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
+/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
+static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
+                                                             tegroup_impl_product *p) {
+    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
+}
+
 template <int TILE_M, int TILE_N>
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
                                                                  tegroup_impl_product *p) {
-    *p = tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
+    tegroup_impl_gpu_product(&call, g, p);
     if (p->skip || p->untouched || p->m <= 0 || p->n <= 0) return 0;
     return tegroup_impl_ceil_div(p->m, TILE_M) * tegroup_impl_ceil_div(p->n, TILE_N);
 }
 
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Tiles are asked for in
- * rising order, so the walk never turns back. */
+ * rising order, so the walk never turns back. Lives in shared memory: registers are for sums. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int32_t base;         /* first group of the 32 at hand */
-    int64_t before, upto; /* tiles before those, and of this lane's group and the ones before it among them */
-    int64_t total;
+    int64_t before;   /* tiles before the 32 groups at hand */
+    int64_t upto[32]; /* of these: tiles of each one and those before it */
+    int32_t base;     /* the first of these */
 
-    __device__ __forceinline__ void load(const tegroup_impl_gpu_call &call) {
-        int32_t lane = (int32_t)threadIdx.x & 31, g = base + lane, step;
+    __device__ __forceinline__ void load(const tegroup_impl_gpu_call &call, int32_t first, int64_t tiles_before) {
+        const int32_t lane = (int32_t)threadIdx.x & 31, g = first + lane;
         tegroup_impl_product p;
-        upto = g < call.desc.a.shape.groups ? tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, g, &p) : 0;
-        for (step = 1; step < 32; step *= 2) {
-            int64_t other = __shfl_up_sync(0xffffffffu, upto, step);
-            if (lane >= step) upto += other;
+        int64_t sum = g < call.desc.a.shape.groups ? tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, g, &p) : 0;
+        for (int32_t step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane >= step) sum += other;
         }
-        total = __shfl_sync(0xffffffffu, upto, 31);
-    }
-    __device__ __forceinline__ void start(const tegroup_impl_gpu_call &call) {
-        base = 0;
-        before = 0;
-        load(call);
+        __syncwarp();
+        upto[lane] = sum;
+        if (lane == 0) {
+            base = first;
+            before = tiles_before;
+        }
+        __syncwarp();
     }
     /* Tile number t, or none when there are fewer. Within a group tiles go in stripes of 8 along m: their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
-        int32_t lane = (int32_t)threadIdx.x & 31, owner;
-        while (t >= before + total) {
+        const int32_t lane = (int32_t)threadIdx.x & 31;
+        while (t >= before + upto[31]) {
             if (base + 32 >= call.desc.a.shape.groups) {
                 if (lane == 0) tile->valid = 0;
+                __syncwarp();
                 return;
             }
-            before += total;
-            base += 32;
-            load(call);
+            load(call, base + 32, before + upto[31]);
         }
-        owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + upto)) - 1;
+        const int32_t owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + upto[lane])) - 1;
         if (lane == owner) {
             tegroup_impl_product p;
-            int64_t count = tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, base + lane, &p),
-                    local = t - (before + upto - count);
-            int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
-            int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
-                    within = local - stripe * 8 * tiles_n;
+            const int64_t count = tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, base + lane, &p),
+                          local = t - (before + upto[lane] - count);
+            const int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
+            const int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
+                          within = local - stripe * 8 * tiles_n;
             tile->p = p;
             tile->i0 = (8 * stripe + within % height) * TILE_M;
             tile->j0 = within / height * TILE_N;
             tile->valid = 1;
         }
+        __syncwarp();
     }
 };
 
@@ -447,127 +454,364 @@ static __device__ __noinline__ void tegroup_impl_load_slowly(uint32_t to, const 
 }
 
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else [k][line];
- * either way 16-byte chunks are permuted within their row by the row number, so that eight rows meet eight banks. What depends
- * on the thread alone is worked out once a tile: a step then costs an addition and two comparisons a chunk. */
+ * either way 16-byte chunks are permuted within their row by XOR with the row's number, so that eight rows meet eight banks.
+ * Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
 template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, CHUNKS = ALONG_K ? TILE_K / 8 : LINES / 8;
     static constexpr int ROWS = ALONG_K ? LINES : TILE_K, ROWS_A_PASS = THREADS / CHUNKS,
                          PASSES = (ROWS + ROWS_A_PASS - 1) / ROWS_A_PASS;
     static_assert(ALONG_K || LINES >= 64, "a row of eight chunks is what the permutation needs");
-    const char *from, *valid; /* this thread's first chunk at k0 = 0, and an address that may always be named */
-    int64_t pass, step;       /* bytes from pass to pass, and from one TILE_K to the next */
-    uint32_t to;
-    int32_t row, room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
-    int32_t chunk;
-    bool fast;
+    static_assert(ROWS_A_PASS % 8 == 0, "the permutation must repeat from pass to pass");
+    const char *from; /* this thread's first chunk of the next step */
+    int64_t row_bytes;
+    int32_t room;      /* lines left from its row (along k), or elements of its chunk that are within the lines */
+    bool fast, steady; /* rows of whole 16 bytes; and every line exists, so that whole steps need no bounds */
+
+    static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / CHUNKS; }
+    static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % CHUNKS; }
 
     __device__ __forceinline__ void open(const char *base, int64_t ld, int64_t lines) {
-        row = (int32_t)threadIdx.x / CHUNKS;
-        chunk = (int32_t)threadIdx.x % CHUNKS;
-        valid = base;
-        from = base + (row * ld + chunk * 8) * 2;
-        pass = ROWS_A_PASS * ld * 2;
-        step = (ALONG_K ? TILE_K : TILE_K * ld) * 2;
-        to = (uint32_t)((row * CHUNKS + (chunk ^ (row & 7))) * 16);
-        room = (int32_t)tegroup_impl_clamp(ALONG_K ? lines - row : lines - chunk * 8, 0, LINES);
-        fast = (((uintptr_t)base | (uintptr_t)(ld * 2)) & 15) == 0;
+        row_bytes = ld * 2;
+        from = base + row() * row_bytes + chunk() * 16;
+        room = (int32_t)tegroup_impl_clamp(ALONG_K ? lines - row() : lines - chunk() * 8, 0, LINES);
+        fast = (((uintptr_t)base | (uintptr_t)row_bytes) & 15) == 0;
+        steady = fast && lines >= LINES && ROWS % ROWS_A_PASS == 0;
     }
-    /* Bytes that there are of the chunk in pass r / ROWS_A_PASS, when k more elements of k are left. */
+    /* Bytes that there are of the chunk r rows down, when k more elements of k are left. */
     __device__ __forceinline__ int32_t bytes(int r, int32_t k) const {
-        const int32_t there = ALONG_K ? (r < room ? k - chunk * 8 : 0) : (row + r < k ? room : 0);
+        const int32_t there = ALONG_K ? (r < room ? k - chunk() * 8 : 0) : (row() + r < k ? room : 0);
         return there < 0 ? 0 : there > 8 ? 16 : there * 2;
     }
-    /* k_left: elements of k from this step on. ROWS_A_PASS is a multiple of 8, so every pass permutes alike. */
+    /* k_left: elements of k from this step on. */
     __device__ __forceinline__ void load(uint32_t stage, int64_t k_left) {
         const int32_t k = k_left < TILE_K ? (int32_t)k_left : TILE_K;
+        const uint32_t to = stage + (uint32_t)((row() * CHUNKS + (chunk() ^ (row() & 7))) * 16);
         const char *at = from;
-        if (fast) {
+        from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes;
+        if (steady && k == TILE_K) {
 #pragma unroll
-            for (int i = 0; i < PASSES; i++, at += pass) {
-                const int r = i * ROWS_A_PASS;
-                if (ROWS % ROWS_A_PASS != 0 && row + r >= ROWS) break;
-                const int32_t count = bytes(r, k);
-                tegroup_impl_cp_async(stage + to + (uint32_t)(r * CHUNKS * 16), count > 0 ? at : valid, count);
-            }
+            for (int i = 0; i < PASSES; i++, at += ROWS_A_PASS * row_bytes)
+                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, 16);
+        } else if (fast) { /* of no bytes nothing is read, wherever that would be */
+#pragma unroll 1
+            for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
+                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
         } else {
 #pragma unroll 1
-            for (int i = 0; i < PASSES && row + i * ROWS_A_PASS < ROWS; i++, at += pass)
-                tegroup_impl_load_slowly(stage + to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at,
-                                         bytes(i * ROWS_A_PASS, k));
+            for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
+                tegroup_impl_load_slowly(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
         }
-        from += step;
     }
-    static_assert(ROWS_A_PASS % 8 == 0, "the permutation must repeat from pass to pass");
 };
 
 /* ---- storing ---- */
 
-static __device__ __forceinline__ float tegroup_impl_gpu_row_scale(const tegroup_gemm_desc &desc,
-                                                                   const tegroup_impl_product &p, int64_t row) {
-    return desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-               ? 1.0f
-               : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + row);
+/* Multiplications and additions that no compiler flag rewrites or flushes. */
+static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
+    float r;
+    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
 }
 
-/* alpha * x + beta * c + scale * bias; an empty sum is no term at all, and beta 0 does not read C. */
-static __device__ __forceinline__ float tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
-                                                                const tegroup_impl_product &p, int64_t row, int64_t col,
-                                                                float scale, float x) {
-    const float beta = (float)p.beta;
-    if (p.k == 0)
-        x = beta != 0 ? beta * tegroup_impl_load_f32(desc.d.dtype, p.c.base, p.c.first + row * p.c.ld + col) : 0.0f;
-    else {
-        x *= (float)p.alpha;
-        if (beta != 0) x += beta * tegroup_impl_load_f32(desc.d.dtype, p.c.base, p.c.first + row * p.c.ld + col);
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
+                                                              float (&x)[8]) {
+    if (count == 8 && ((uintptr_t)from & 15) == 0) {
+        uint4 low = *(const uint4 *)from, high = low;
+        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
+        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
+                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
+                                                 : tegroup_impl_f32_of_f16(half);
+        }
+        return;
     }
-    if (desc.bias.dtype != TEGROUP_DTYPE_UNSET && desc.op == TEGROUP_OP_FORWARD)
-        x += scale * tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + col);
-    return x;
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
 }
 
-/* Is the result alpha times the sum, and nothing else? */
+static __device__ __forceinline__ uint32_t tegroup_impl_gpu_pack(bool bf16, float low, float high) {
+    uint32_t r;
+    if (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
+                                                               const float (&x)[8]) {
+    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
+    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
+    if (f32) {
+        if (whole) {
+            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count) ((float *)to)[i] = x[i];
+        return;
+    }
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_gpu_pack(bf16, x[2 * i], x[2 * i + 1]);
+    if (whole) {
+        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+}
+
+/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
+ * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
+struct tegroup_impl_gpu_output {
+    char *d; /* of the tile's first element, as the others */
+    const char *c, *bias;
+    const char *scale;    /* of its first row; NULL = 1 */
+    int64_t d_row, c_row; /* bytes between rows */
+    int32_t m, n;         /* of the tile */
+    float alpha, beta;
+    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
+
+    template <int TILE_M, int TILE_N>
+    __device__ __forceinline__ void open(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile) {
+        const tegroup_impl_product &p = tile.p;
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        d_row = p.d.ld * bytes;
+        c_row = p.c.ld * bytes;
+        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
+        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
+        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+                   ? NULL
+                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                    ? NULL
+                    : (const char *)desc.row_scale
+                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        m = (int32_t)tegroup_impl_min(TILE_M, p.m - tile.i0);
+        n = (int32_t)tegroup_impl_min(TILE_N, p.n - tile.j0);
+        alpha = (float)p.alpha;
+        beta = (float)p.beta;
+        empty = p.k == 0;
+        reads_c = p.beta != 0;
+    }
+    /* Eight sums of line `line` from column `first` on, both within the tile. */
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
+        const int32_t count = n - first < 8 ? n - first : 8;
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
+        if (line >= m || count <= 0) return;
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        if (reads_c) {
+            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
+        }
+        if (bias) {
+            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
+            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
+                                   count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
+        }
+        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
+    }
+};
+
+/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
 static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
-                                                              const tegroup_impl_product &p) {
-    return p.k > 0 && p.beta == 0 && (desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD);
+                                                              const tegroup_impl_product &p, int64_t columns) {
+    return p.k > 0 && p.beta == 0 && (desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD)
+           && desc.d.dtype != TEGROUP_DTYPE_F32 && columns <= p.n
+           && (((uintptr_t)p.d.base + (uintptr_t)p.d.first * 2 | (uintptr_t)p.d.ld * 2) & 15) == 0;
 }
 
-/* Two neighbouring elements of a row; one store where their address allows it. */
-static __device__ __forceinline__ void tegroup_impl_gpu_store_pair(const tegroup_gemm_desc &desc,
-                                                                   const tegroup_impl_product &p, int64_t row,
-                                                                   int64_t col, bool plain, float alpha, float scale,
-                                                                   float x0, float x1) {
-    const int64_t at = p.d.first + row * p.d.ld + col;
-    if (col >= p.n) return;
-    if (plain) {
-        x0 *= alpha;
-        x1 *= alpha;
-    } else {
-        x0 = tegroup_impl_gpu_finish(desc, p, row, col, scale, x0);
-        if (col + 1 < p.n) x1 = tegroup_impl_gpu_finish(desc, p, row, col + 1, scale, x1);
-    }
-    if (desc.d.dtype == TEGROUP_DTYPE_F32) {
-        float *to = (float *)p.d.base + at;
-        if (col + 1 < p.n && ((uintptr_t)to & 7) == 0) {
-            *(float2 *)to = make_float2(x0, x1);
-            return;
-        }
-        to[0] = x0;
-        if (col + 1 < p.n) to[1] = x1;
-    } else {
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16;
-        uint16_t *to = (uint16_t *)p.d.base + at,
-                 h0 = bf16 ? tegroup_impl_bf16_of_f32(x0) : tegroup_impl_f16_of_f32(x0),
-                 h1 = bf16 ? tegroup_impl_bf16_of_f32(x1) : tegroup_impl_f16_of_f32(x1);
-        if (col + 1 < p.n && ((uintptr_t)to & 3) == 0) {
-            *(uint32_t *)to = (uint32_t)h0 | (uint32_t)h1 << 16;
-            return;
-        }
-        to[0] = h0;
-        if (col + 1 < p.n) to[1] = h1;
-    }
+/* ---- fragments ---- */
+
+/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
+ * whether its matrix is the one of the eight higher lines, and of the eight later k. */
+template <int LINES, bool ALONG_K>
+static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
+    return ALONG_K ? (uint32_t)((line + upper * 8 + r) * TEGROUP_IMPL_PORTABLE_TILE_K * 2 + (later ^ r) * 16)
+                   : (uint32_t)((later * 8 + r) * LINES * 2 + ((line / 8 + upper) ^ r) * 16);
+}
+
+/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: the bits
+ * that change are not among those that the warp's own line sets. */
+template <int LINES, bool ALONG_K>
+static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, int kk, int i) {
+    return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * TEGROUP_IMPL_PORTABLE_TILE_K * 2)
+                   : (at ^ (uint32_t)(i * 32)) + (uint32_t)(kk * 16 * LINES * 2);
 }
 
 /* ---- the two-byte kernel ---- */
+
+/* A block's work on one tile: the ring of loads, the fragments and the sums. */
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES>
+struct tegroup_impl_portable_block {
+    static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
+    static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
+    static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N, MI = WARP_M / 16, NI = WARP_N / 8;
+    static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
+    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
+    static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+    static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
+                         SHARED_BYTES = STAGES * STAGE_BYTES;
+    static_assert(NI % 2 == 0 && STEPS % 2 == 0, "B's fragments are loaded in pairs, and two sets alternate");
+    static_assert(TILE_M * PADDED_N * 4 <= SHARED_BYTES, "the ring has room for the sums");
+
+    uint32_t ring, at_a, at_b; /* the ring; this lane's place in a tile of A and of B */
+    tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
+    int64_t k_left;           /* elements of k that are not yet on their way */
+    int32_t filling, reading; /* stages */
+    float sum[MI][NI][4];
+    uint32_t fa[2][MI][4], fb[2][NI / 2][4];
+
+    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+    static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % WARPS_M * WARP_M; }
+    static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 32 / WARPS_M * WARP_N; }
+
+    __device__ __forceinline__ explicit tegroup_impl_portable_block(const void *memory) {
+        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        const int matrix = lane() >> 3, r = lane() & 7;
+        ring = tegroup_impl_shared(memory);
+        at_a = tegroup_impl_fragments<TILE_M, A_ALONG_K>(warp_m(), matrix & 1, matrix >> 1, r);
+        at_b = A_BYTES + tegroup_impl_fragments<TILE_N, B_ALONG_K>(warp_n(), matrix >> 1, matrix & 1, r);
+    }
+
+    /* The first loads of a tile. The ring must be free. */
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
+        const tegroup_impl_product &p = tile.p;
+        load_a.open(p.a.base + (p.a.first + tile.i0 * p.a_line) * 2, p.a.ld, p.m - tile.i0);
+        load_b.open(p.b.base + (p.b.first + tile.j0 * p.b_line) * 2, p.b.ld, p.n - tile.j0);
+        k_left = p.k;
+        filling = reading = 0;
+#pragma unroll 1
+        for (int s = 0; s < STAGES - 1; s++) {
+            load_into_a();
+            load_into_b();
+        }
+    }
+    __device__ __forceinline__ void load_into_a() {
+        if (k_left > 0) load_a.load(ring + (uint32_t)(filling * STAGE_BYTES), k_left);
+    }
+    __device__ __forceinline__ void load_into_b() {
+        if (k_left > 0) {
+            load_b.load(ring + (uint32_t)(filling * STAGE_BYTES + A_BYTES), k_left);
+            k_left -= TILE_K;
+            filling = filling + 1 == STAGES ? 0 : filling + 1;
+        }
+        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
+    }
+
+    __device__ __forceinline__ void fetch(int set, int kk) {
+        const uint32_t stage = ring + (uint32_t)(reading * STAGE_BYTES);
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+            tegroup_impl_ldmatrix<!A_ALONG_K>(fa[set][i],
+                                              tegroup_impl_fragment<TILE_M, A_ALONG_K>(stage + at_a, kk, i));
+#pragma unroll
+        for (int j = 0; j < NI / 2; j++)
+            tegroup_impl_ldmatrix<!B_ALONG_K>(fb[set][j],
+                                              tegroup_impl_fragment<TILE_N, B_ALONG_K>(stage + at_b, kk, j));
+    }
+    __device__ __forceinline__ void
+    arrive() { /* the next step's tile is there, and the one before this step's is free */
+        tegroup_impl_cp_wait<STAGES - 2>();
+        __syncthreads();
+    }
+
+    /* Fragments are loaded under the products of the sixteen of k before theirs. */
+    __device__ __forceinline__ void multiply(int64_t k) {
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+        if (k > 0) {
+            arrive();
+            fetch(0, 0);
+        }
+        for (int64_t left = k; left > 0; left -= TILE_K) {
+#pragma unroll
+            for (int kk = 0; kk < STEPS; kk++) {
+                if (kk + 1 < STEPS) fetch((kk + 1) % 2, kk + 1);
+                else {
+                    arrive();
+                    reading = reading + 1 == STAGES ? 0 : reading + 1;
+                    if (left > TILE_K) fetch((kk + 1) % 2, 0);
+                }
+                if (kk == 0) load_into_a();
+                if (kk == 1) load_into_b();
+#pragma unroll
+                for (int i = 0; i < MI; i++)
+#pragma unroll
+                    for (int j = 0; j < NI; j++)
+                        tegroup_impl_mma<BF16>(sum[i][j], fa[kk % 2][i], fb[kk % 2][j / 2][j % 2 * 2],
+                                               fb[kk % 2][j / 2][j % 2 * 2 + 1]);
+            }
+        }
+        tegroup_impl_cp_wait<0>();
+        __syncthreads(); /* the ring is free */
+    }
+
+    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
+     * numbers, ready to be copied, */
+    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
+        const float alpha = (float)tile.p.alpha;
+        uint16_t *results = (uint16_t *)memory;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+                *(uint32_t *)(results + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8
+                              + lane() % 4 * 2) =
+                    tegroup_impl_gpu_pack(bf16, tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
+                                          tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]));
+        __syncthreads();
+        const tegroup_impl_block d = tile.p.d;
+        const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
+        const int32_t lines = (int32_t)tegroup_impl_min(tile.p.m - tile.i0, TILE_M);
+        char *to = d.base + (d.first + (tile.i0 + line) * d.ld + tile.j0 + first) * 2;
+        const uint16_t *from = results + line * PADDED_N + first;
+        const int64_t step = LINES_A_PASS * 2 * d.ld;
+#pragma unroll 8
+        for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += step)
+            *(uint4 *)to = *(const uint4 *)from;
+    }
+    /* or the sums as they are, for everything else. */
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                          unsigned char *memory) {
+        float *sums = (float *)memory;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+                *(float2 *)(sums + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8 + lane() % 4 * 2) =
+                    make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+        __syncthreads();
+        tegroup_impl_gpu_output output;
+        output.open<TILE_M, TILE_N>(desc, tile);
+        const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
+#pragma unroll 2
+        for (int i = line; i < output.m; i += LINES_A_PASS) output.store(desc, i, first, sums + i * PADDED_N + first);
+    }
+};
 
 template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
@@ -575,109 +819,26 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
 #else
-    constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, THREADS = WARPS_M * WARPS_N * 32;
-    constexpr int MI = TILE_M / WARPS_M / 16, NI = TILE_N / WARPS_N / 8;
-    constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
-    constexpr uint32_t A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2;
-    static_assert(NI % 2 == 0, "B fragments are loaded in pairs");
     extern __shared__ __align__(128) unsigned char tegroup_impl_memory[];
-    __shared__ tegroup_impl_gpu_tile tile;
-    const uint32_t memory = tegroup_impl_shared(tegroup_impl_memory);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31;
-    const int warp_m = warp % WARPS_M * (TILE_M / WARPS_M), warp_n = warp / WARPS_M * (TILE_N / WARPS_N);
-    tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
-    if (warp == 0) walk.start(call);
-
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads(); /* nobody still reads the last tile or its shared memory */
-        if (warp == 0) walk.find(call, t, &tile);
-        __syncthreads();
+    __shared__ tegroup_impl_gpu_tile tiles[2]; /* the one that is worked on, and the next */
+    __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
+    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(tegroup_impl_memory);
+    const bool walks = threadIdx.x < 32;
+    if (walks) {
+        walk.load(call, 0, 0);
+        walk.find(call, blockIdx.x, &tiles[0]);
+    }
+    int32_t at = 0;
+    for (int64_t t = blockIdx.x;; t += gridDim.x, at ^= 1) {
+        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
+        const tegroup_impl_gpu_tile &tile = tiles[at];
         if (!tile.valid) break;
-        const int64_t i0 = tile.i0, j0 = tile.j0, k = tile.p.k;
-        tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-        tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
-        load_a.open(tile.p.a.base + (tile.p.a.first + i0 * tile.p.a_line) * 2, tile.p.a.ld, tile.p.m - i0);
-        load_b.open(tile.p.b.base + (tile.p.b.first + j0 * tile.p.b_line) * 2, tile.p.b.ld, tile.p.n - j0);
-        int64_t k_left = k;
-        int32_t filling = 0, reading = 0; /* stages */
-        float sum[MI][NI][4];
-#pragma unroll
-        for (int i = 0; i < MI; i++)
-#pragma unroll
-            for (int j = 0; j < NI; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
-
-        auto load = [&]() {
-            if (k_left > 0) {
-                const uint32_t stage = memory + (uint32_t)filling * STAGE_BYTES;
-                load_a.load(stage, k_left);
-                load_b.load(stage + A_BYTES, k_left);
-                k_left -= TILE_K;
-                filling = filling + 1 == STAGES ? 0 : filling + 1;
-            }
-            tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
-        };
-        for (int s = 0; s < STAGES - 1; s++) load();
-        for (int64_t done = 0; done < k; done += TILE_K) {
-            tegroup_impl_cp_wait<STAGES - 2>();
-            __syncthreads(); /* this step's tile is there, and the one before it is free */
-            load();
-            const uint32_t at_a = memory + (uint32_t)reading * STAGE_BYTES, at_b = at_a + A_BYTES;
-            reading = reading + 1 == STAGES ? 0 : reading + 1;
-#pragma unroll
-            for (int kk = 0; kk < TILE_K / 16; kk++) {
-                uint32_t fa[MI][4], fb[NI / 2][4];
-                const int matrix = lane >> 3, r = lane & 7;
-#pragma unroll
-                for (int i = 0; i < MI; i++) {
-                    const int m = warp_m + i * 16;
-                    if (A_ALONG_K) {
-                        const int row = m + (matrix & 1) * 8 + r, chunk = kk * 2 + (matrix >> 1);
-                        tegroup_impl_ldmatrix<false>(
-                            fa[i], at_a + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
-                    } else {
-                        const int row = kk * 16 + (matrix >> 1) * 8 + r, chunk = m / 8 + (matrix & 1);
-                        tegroup_impl_ldmatrix<true>(fa[i],
-                                                    at_a + (uint32_t)((row * (TILE_M / 8) + (chunk ^ (row & 7))) * 16));
-                    }
-                }
-#pragma unroll
-                for (int j = 0; j < NI / 2; j++) {
-                    const int n = warp_n + j * 16;
-                    if (B_ALONG_K) {
-                        const int row = n + (matrix >> 1) * 8 + r, chunk = kk * 2 + (matrix & 1);
-                        tegroup_impl_ldmatrix<false>(
-                            fb[j], at_b + (uint32_t)((row * (TILE_K / 8) + (chunk ^ (row & 7))) * 16));
-                    } else {
-                        const int row = kk * 16 + (matrix & 1) * 8 + r, chunk = n / 8 + (matrix >> 1);
-                        tegroup_impl_ldmatrix<true>(fb[j],
-                                                    at_b + (uint32_t)((row * (TILE_N / 8) + (chunk ^ (row & 7))) * 16));
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < MI; i++)
-#pragma unroll
-                    for (int j = 0; j < NI; j++)
-                        tegroup_impl_mma<BF16>(sum[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
-            }
-        }
-        tegroup_impl_cp_wait<0>();
-
-        const bool plain = tegroup_impl_gpu_plain(call.desc, tile.p);
-        const float alpha = (float)tile.p.alpha;
-#pragma unroll
-        for (int i = 0; i < MI; i++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int64_t row = i0 + warp_m + i * 16 + half * 8 + lane / 4;
-                if (row >= tile.p.m) continue;
-                const float scale = tegroup_impl_gpu_row_scale(call.desc, tile.p, row);
-#pragma unroll
-                for (int j = 0; j < NI; j++)
-                    tegroup_impl_gpu_store_pair(call.desc, tile.p, row, j0 + warp_n + j * 8 + lane % 4 * 2, plain,
-                                                alpha, scale, sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
-            }
+        block.open(tile);
+        if (walks) walk.find(call, t + gridDim.x, &tiles[at ^ 1]); /* while the first loads are on their way */
+        block.multiply(tile.p.k);
+        if (tegroup_impl_gpu_plain(call.desc, tile.p, tile.j0 + TILE_N))
+            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, tegroup_impl_memory);
+        else block.store(call.desc, tile, tegroup_impl_memory);
     }
 #endif
 }
@@ -689,11 +850,11 @@ template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     constexpr int TILE = 64, TILE_K = 16;
-    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4];
+    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    tegroup_impl_gpu_walk<TILE, TILE> walk;
-    if (threadIdx.x < 32) walk.start(call);
+    __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
+    if (threadIdx.x < 32) walk.load(call, 0, 0);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
         if (threadIdx.x < 32) walk.find(call, t, &tile);
@@ -720,50 +881,66 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) sum[i][j] = __fmaf_rn(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
+                    for (int j = 0; j < 4; j++)
+                        sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
             __syncthreads();
         }
-        for (int i = 0; i < 4; i++) {
-            const int64_t row = tile.i0 + ty * 4 + i;
-            if (row >= p.m) continue;
-            const float scale = tegroup_impl_gpu_row_scale(call.desc, p, row);
-            for (int j = 0; j < 4; j += 2)
-                tegroup_impl_gpu_store_pair(call.desc, p, row, tile.j0 + tx * 4 + j, false, 1.0f, scale, sum[i][j],
-                                            sum[i][j + 1]);
-        }
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
+        __syncthreads();
+        tegroup_impl_gpu_output output;
+        output.open<TILE, TILE>(call.desc, tile);
+#pragma unroll 1
+        for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
+            output.store(call.desc, e / (TILE / 8), e % (TILE / 8) * 8,
+                         sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
     }
 }
 
 /* ==== [6] Portable GEMM: plan and launch ==== */
 
-/* One kernel of the family. Tiles are chosen for SM86, 89 and 120, whose blocks have 99 KB of shared memory. */
-typedef struct tegroup_impl_portable_kernel_row {
+/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
+ * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
+typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
-} tegroup_impl_portable_kernel_row;
+} tegroup_impl_portable_row;
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
     {                                                                                                                  \
         (const void *)tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>,                          \
             (const void *)tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>, m, n,               \
-            (warps_m) * (warps_n)*32, (stages) * ((m) + (n)) * TEGROUP_IMPL_PORTABLE_TILE_K * 2                        \
+            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                            \
+            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
 /* Rows of one operation, from the lowest tile to the highest. */
-static inline const tegroup_impl_portable_kernel_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_kernel_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 4, 3),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3)};
-    static const tegroup_impl_portable_kernel_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3)};
-    static const tegroup_impl_portable_kernel_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
-    *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
+    static const tegroup_impl_portable_row forward[] = {
+        TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
+        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 128, 4, 2, 3)};
+    static const tegroup_impl_portable_row dgrad[] = {
+        TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
+        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 128, 4, 2, 3)};
+    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
+    *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
-static_assert(3 * (128 + 128) * TEGROUP_IMPL_PORTABLE_TILE_K * 2 <= 99 * 1024,
-              "the largest tile fits every architecture");
+
+/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
+ * where groups are long and alike. limit: shared memory that a block may have. */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of it that a kernel declares itself, at most */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
+                                                                            int32_t limit) {
+    int32_t count, i;
+    const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
+    for (i = 0; i + 1 < count; i++)
+        if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
+            || (rows[i + 1].tile_m > 128 && (lines < 384 || !alike)))
+            break;
+    return &rows[i];
+}
 
 /* plan.algorithm: the kernel's address in this unit, its threads, shared memory and blocks. */
 enum {
@@ -773,13 +950,24 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
+/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
+    cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+#if defined(TEGROUP_IMPL_SHARED_LIMIT)
+    *limit = (int)tegroup_impl_min(*limit, TEGROUP_IMPL_SHARED_LIMIT);
+#endif
+    return code;
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     cudaFuncAttributes attributes;
     const void *kernel;
-    int32_t threads, shared = 0, count, i;
-    int multiprocessors = 0, blocks = 0;
-    cudaError_t code;
+    int32_t threads, shared = 0;
+    int multiprocessors = 0, blocks = 0, limit = 0;
+    cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
     if (p->a == TEGROUP_DTYPE_F32) {
         kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
                  : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
@@ -788,18 +976,16 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         plan->tile_m = plan->tile_n = 64;
         plan->tile_k = 16;
     } else {
-        const tegroup_impl_portable_kernel_row *rows = tegroup_impl_portable_rows(p->op, &count);
-        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-        const int64_t lines = p->op == TEGROUP_OP_WGRAD
-                                  ? p->n
-                                  : total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
-        for (i = 0; i + 1 < count && rows[i].tile_m < lines; i++) {
-        } /* the lowest tile that holds a group of average size */
-        kernel = p->a == TEGROUP_DTYPE_BF16 ? rows[i].bf16 : rows[i].f16;
-        threads = rows[i].threads;
-        shared = rows[i].shared_bytes;
-        plan->tile_m = rows[i].tile_m;
-        plan->tile_n = rows[i].tile_n;
+        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+                      average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+                      lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
+        const tegroup_impl_portable_row *row =
+            tegroup_impl_portable_choose(p->op, lines, desc->expected_rows_max <= 2 * average, limit);
+        kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
+        threads = row->threads;
+        shared = row->shared_bytes;
+        plan->tile_m = row->tile_m;
+        plan->tile_n = row->tile_n;
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
@@ -810,6 +996,10 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                                  "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
                                  plan->sm, 0);
     }
+    if (code == cudaSuccess)
+        TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
+                          "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
+                          limit);
     if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);

@@ -1,33 +1,47 @@
 /* ---- Portable GEMM: plan and launch ---- */
 
-/* One kernel of the family. Tiles are chosen for SM86, 89 and 120, whose blocks have 99 KB of shared memory. */
-typedef struct tegroup_impl_portable_kernel_row {
+/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
+ * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
+typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
-} tegroup_impl_portable_kernel_row;
+} tegroup_impl_portable_row;
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
     {                                                                                                                  \
         (const void *)tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>,                          \
             (const void *)tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>, m, n,               \
-            (warps_m) * (warps_n)*32, (stages) * ((m) + (n)) * TEGROUP_IMPL_PORTABLE_TILE_K * 2                        \
+            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                            \
+            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
 /* Rows of one operation, from the lowest tile to the highest. */
-static inline const tegroup_impl_portable_kernel_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_kernel_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 4, 3),
-                                                               TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3)};
-    static const tegroup_impl_portable_kernel_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3)};
-    static const tegroup_impl_portable_kernel_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 4, 3),
-                                                             TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
-    *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
+    static const tegroup_impl_portable_row forward[] = {
+        TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
+        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 128, 4, 2, 3)};
+    static const tegroup_impl_portable_row dgrad[] = {
+        TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
+        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 128, 4, 2, 3)};
+    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
+    *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
-static_assert(3 * (128 + 128) * TEGROUP_IMPL_PORTABLE_TILE_K * 2 <= 99 * 1024,
-              "the largest tile fits every architecture");
+
+/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
+ * where groups are long and alike. limit: shared memory that a block may have. */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of it that a kernel declares itself, at most */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
+                                                                            int32_t limit) {
+    int32_t count, i;
+    const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
+    for (i = 0; i + 1 < count; i++)
+        if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
+            || (rows[i + 1].tile_m > 128 && (lines < 384 || !alike)))
+            break;
+    return &rows[i];
+}
 
 /* plan.algorithm: the kernel's address in this unit, its threads, shared memory and blocks. */
 enum {
@@ -37,13 +51,24 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
+/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
+    cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+#if defined(TEGROUP_IMPL_SHARED_LIMIT)
+    *limit = (int)tegroup_impl_min(*limit, TEGROUP_IMPL_SHARED_LIMIT);
+#endif
+    return code;
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     cudaFuncAttributes attributes;
     const void *kernel;
-    int32_t threads, shared = 0, count, i;
-    int multiprocessors = 0, blocks = 0;
-    cudaError_t code;
+    int32_t threads, shared = 0;
+    int multiprocessors = 0, blocks = 0, limit = 0;
+    cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
     if (p->a == TEGROUP_DTYPE_F32) {
         kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
                  : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
@@ -52,18 +77,16 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         plan->tile_m = plan->tile_n = 64;
         plan->tile_k = 16;
     } else {
-        const tegroup_impl_portable_kernel_row *rows = tegroup_impl_portable_rows(p->op, &count);
-        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-        const int64_t lines = p->op == TEGROUP_OP_WGRAD
-                                  ? p->n
-                                  : total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
-        for (i = 0; i + 1 < count && rows[i].tile_m < lines; i++) {
-        } /* the lowest tile that holds a group of average size */
-        kernel = p->a == TEGROUP_DTYPE_BF16 ? rows[i].bf16 : rows[i].f16;
-        threads = rows[i].threads;
-        shared = rows[i].shared_bytes;
-        plan->tile_m = rows[i].tile_m;
-        plan->tile_n = rows[i].tile_n;
+        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+                      average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+                      lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
+        const tegroup_impl_portable_row *row =
+            tegroup_impl_portable_choose(p->op, lines, desc->expected_rows_max <= 2 * average, limit);
+        kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
+        threads = row->threads;
+        shared = row->shared_bytes;
+        plan->tile_m = row->tile_m;
+        plan->tile_n = row->tile_n;
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
@@ -74,6 +97,10 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                                  "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
                                  plan->sm, 0);
     }
+    if (code == cudaSuccess)
+        TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
+                          "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
+                          limit);
     if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
