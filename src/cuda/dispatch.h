@@ -1,4 +1,11 @@
-/* ---- GPU backends: plan and run ---- */
+/* ---- GPU backends: plan, check and run ---- */
+
+#if defined(TEGROUP_NO_CUBLASLT)
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
+    (void)desc;
+    return 0;
+}
+#endif
 
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
@@ -8,8 +15,26 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
 #endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_plan(desc, plan, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_plan(desc, plan, error);
+#endif
     default: break; /* explain offers nothing else that is built */
     }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error) {
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
+#endif
+    default: break;
+    }
+    (void)desc;
+    (void)error;
     return TEGROUP_OK;
 }
 
@@ -23,6 +48,10 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_gemm(plan, desc, stream, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_gemm(plan, desc, stream, error);
 #endif
     default: break;
     }
