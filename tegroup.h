@@ -501,7 +501,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */
     int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
-    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only             */
+    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
+                                          cuBLASLt's algorithm, and so its numerics_id, may follow it             */
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
