@@ -3374,9 +3374,9 @@ static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(const tegroup
     return items;
 }
 
-/* No product of this problem has a term: cuBLASLt is not asked at all. */
+/* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
 TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
-    return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->b.shape.rows == 0 || desc->b.shape.cols == 0;
+    return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
 }
 
 /* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */

@@ -34,6 +34,22 @@ static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, c
     return alignment;
 }
 
+/* Scalars that live in device memory, as floats in the workspace. */
+static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
+                                                   float zero, int32_t groups, float *alphas, float *betas) {
+    const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (g >= groups) return;
+    alphas[g] = (float)tegroup_impl_scalar(&alpha, g, one);
+    betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
+}
+
+/* beta * C of a group without terms. */
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+                                                 float beta, const float *beta_at) {
+    tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                             (int64_t)gridDim.x * blockDim.x);
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
@@ -44,6 +60,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_empty_kernel, error));
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     lt.stream_count = desc->stream_count;
@@ -82,22 +99,6 @@ static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan
     return TEGROUP_OK;
 }
 
-/* Scalars that live in device memory, as floats in the workspace. */
-static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
-                                                   float zero, int32_t groups, float *alphas, float *betas) {
-    const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (g >= groups) return;
-    alphas[g] = (float)tegroup_impl_scalar(&alpha, g, one);
-    betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
-}
-
-/* beta * C of a group without terms. */
-static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
-                                                 float beta, const float *beta_at) {
-    tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
-                             (int64_t)gridDim.x * blockDim.x);
-}
-
 /* What every group of a call shares. */
 typedef struct tegroup_impl_lt_loop {
     const tegroup_impl_lt_plan *lt;
@@ -108,8 +109,9 @@ typedef struct tegroup_impl_lt_loop {
     int32_t aligned;
 } tegroup_impl_lt_loop;
 
-static inline int tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
-                                             char *slot, int64_t slot_bytes, struct CUstream_st *stream) {
+static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
+                                                        char *slot, int64_t slot_bytes, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
     const tegroup_impl_lt_plan *lt = loop->lt;
     const tegroup_gemm_desc *desc = &loop->desc;
     const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
@@ -123,15 +125,15 @@ static inline int tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const t
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
-    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return 0;
+    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
         tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
                                                                         loop->betas ? loop->betas + g : NULL);
-        return cudaGetLastError() == cudaSuccess ? 0 : 13; /* CUBLAS_STATUS_EXECUTION_FAILED */
+        return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
     }
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
-    if (code) return code;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     /* an algorithm that cannot do this very shape gives way to the library's own choice */
     algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
@@ -139,10 +141,11 @@ static inline int tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const t
                 desc->cublaslt, &loop->m.desc, &loop->m.a, &loop->m.b, &loop->m.c, &loop->m.d, algorithm, &result)
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
-    return TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
+    code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
         desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
         &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, &loop->m.c, d, &loop->m.d, algorithm,
         slot, (size_t)slot_bytes, stream);
+    return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
 /* Is every group's address as aligned as the chosen algorithm was told? Distances are; the bases decide. */
@@ -181,6 +184,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
     tegroup_impl_lt_loop loop;
     cudaError_t cuda = cudaSuccess;
+    tegroup_status status = TEGROUP_OK;
     int code;
     TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_capture(plan, desc, stream, error));
     if (p->groups == 0) return TEGROUP_OK;
@@ -212,17 +216,17 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         cuda = cudaStreamWaitEvent(desc->streams[i], desc->events[0], 0);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error));
     /* the largest groups first, dealt out in turn */
-    for (int32_t i = 0; i < p->groups && !code; i++) {
+    for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;
-        code = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
-                                          forks > 0 ? desc->streams[fork] : stream);
+        status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
+                                            forks > 0 ? desc->streams[fork] : stream, error);
     }
     for (int32_t i = 0; i < forks; i++) { /* joined whatever happened, so that a capture can end */
         cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
         if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
         if (cuda == cudaSuccess) cuda = joined;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error));
+    TEGROUP_IMPL_TRY(status);
     return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
 }

@@ -10,6 +10,7 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;
+    (void)desc, (void)error; /* unused where every backend is left out */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
@@ -26,6 +27,7 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
 
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      tegroup_error *error) {
+    (void)desc, (void)error;
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_CUBLASLT)
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
@@ -33,8 +35,6 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
 #endif
     default: break;
     }
-    (void)desc;
-    (void)error;
     return TEGROUP_OK;
 }
 
@@ -42,6 +42,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
                                                     struct CUstream_st *stream, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
+    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);

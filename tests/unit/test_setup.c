@@ -169,6 +169,15 @@ UTEST(setup, what_is_kept_from_cublaslt) {
         ASSERT_EQ(3, entry(&at, TEGROUP_SETUP_A_COLS, 2));
         problem_release(&p);
     }
+    problem p; /* a C whose rows lie further apart than D's; only the entries are looked at */
+    s.c = C_SEPARATE;
+    problem_make(&p, &s);
+    p.desc.c.ld = 24;
+    ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+    arrays at = set_up(&p);
+    ASSERT_EQ(24, entry(&at, TEGROUP_SETUP_C_LD, 2));
+    ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_LD, 2));
+    problem_release(&p);
     elements_aligned = 0;
     guards_release(mark);
 }
