@@ -384,8 +384,8 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two floats.
- * Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D.            */
+/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
+ * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
 typedef enum tegroup_setup_item {
     TEGROUP_SETUP_A, TEGROUP_SETUP_B, TEGROUP_SETUP_C, TEGROUP_SETUP_D, /* addresses of the matrices            */
     TEGROUP_SETUP_ALPHA, TEGROUP_SETUP_BETA,                            /* addresses of each group's scalar     */
@@ -400,9 +400,9 @@ typedef enum tegroup_setup_item {
 
 /* ==== [8] cuBLASLt's functions ==== */
 
-/* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has loaded,
- * so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their addresses.
- * The grouped one may be NULL: cuBLASLt has it from 13.3 on. */
+/* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
+ * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
+ * addresses. The grouped one may be NULL: cuBLASLt has it from 13.3 on. */
 #define TEGROUP_CUBLASLT_LIST(X)                                                                                       \
     X(cublasLtGetVersion, size_t, (void))                                                                              \
     X(cublasLtMatmulDescInit_internal, int, (void *, size_t, int, int))                                                \
@@ -852,14 +852,15 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one) and keep
- * the fastest. The only call that waits: for `stream`, which must not be capturing. */
+/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one)
+ * and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same versions of
- * tegroup and cuBLASLt. Loading plans anew for desc, whatever its backend, and takes the saved choice if it is offered again: no
- * address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve are ERROR_PLAN. */
+/* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whatever its backend, and takes the saved choice if it
+ * is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve
+ * are ERROR_PLAN. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
@@ -3345,10 +3346,10 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
 
 /* ==== [27] Set-up of a grouped cuBLASLt matmul ==== */
 
-/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the descriptor's b,
- * and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an empty group has):
- * those that are skipped, those whose result is what D holds already, empty sums with more to them than zeros, and groups at
- * an address that cuBLASLt would read wrongly. */
+/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
+ * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
+ * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
+ * than zeros, and groups at an address that cuBLASLt would read wrongly. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -3387,7 +3388,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwi
     return address == 0 || address % 16 != 0 ? otherwise : address;
 }
 
-/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read there. */
+/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
+ * there. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
                                               int32_t g, double alpha, double beta,
                                               const tegroup_impl_setup_items *items, tegroup_impl_setup *s) {

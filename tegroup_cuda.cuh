@@ -389,8 +389,8 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
     return lt;
 }
 
-/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call. A
- * library that was loaded privately is found by its usual names. Nothing is loaded here. */
+/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
+ * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f;
     if (desc->cublaslt_functions) return *desc->cublaslt_functions;
@@ -678,9 +678,9 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
 
 /* ==== [8] cublaslt_loop ==== */
 
-/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that do not
- * split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its group's rows.
- * The price: a group far from the usual size may run slower than its own best algorithm would. */
+/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
+ * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
+ * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
 
 /* Four plain layouts of a product; dimensions of at least one. */
 static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,

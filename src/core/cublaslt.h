@@ -1,8 +1,8 @@
 /* ---- cuBLASLt's functions ---- */
 
-/* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has loaded,
- * so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their addresses.
- * The grouped one may be NULL: cuBLASLt has it from 13.3 on. */
+/* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
+ * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
+ * addresses. The grouped one may be NULL: cuBLASLt has it from 13.3 on. */
 #define TEGROUP_CUBLASLT_LIST(X)                                                                                       \
     X(cublasLtGetVersion, size_t, (void))                                                                              \
     X(cublasLtMatmulDescInit_internal, int, (void *, size_t, int, int))                                                \

@@ -16,8 +16,8 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two floats.
- * Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D.            */
+/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
+ * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
 typedef enum tegroup_setup_item {
     TEGROUP_SETUP_A, TEGROUP_SETUP_B, TEGROUP_SETUP_C, TEGROUP_SETUP_D, /* addresses of the matrices            */
     TEGROUP_SETUP_ALPHA, TEGROUP_SETUP_BETA,                            /* addresses of each group's scalar     */

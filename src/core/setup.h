@@ -1,9 +1,9 @@
 /* ---- Set-up of a grouped cuBLASLt matmul ---- */
 
-/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the descriptor's b,
- * and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an empty group has):
- * those that are skipped, those whose result is what D holds already, empty sums with more to them than zeros, and groups at
- * an address that cuBLASLt would read wrongly. */
+/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
+ * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
+ * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
+ * than zeros, and groups at an address that cuBLASLt would read wrongly. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -42,7 +42,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwi
     return address == 0 || address % 16 != 0 ? otherwise : address;
 }
 
-/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read there. */
+/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
+ * there. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
                                               int32_t g, double alpha, double beta,
                                               const tegroup_impl_setup_items *items, tegroup_impl_setup *s) {

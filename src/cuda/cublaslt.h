@@ -69,8 +69,8 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
     return lt;
 }
 
-/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call. A
- * library that was loaded privately is found by its usual names. Nothing is loaded here. */
+/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
+ * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f;
     if (desc->cublaslt_functions) return *desc->cublaslt_functions;

@@ -1,8 +1,8 @@
 /* ---- cublaslt_loop ---- */
 
-/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that do not
- * split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its group's rows.
- * The price: a group far from the usual size may run slower than its own best algorithm would. */
+/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
+ * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
+ * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
 
 /* Four plain layouts of a product; dimensions of at least one. */
 static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,
