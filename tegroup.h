@@ -38,30 +38,33 @@
  *   [5] Sizes, shapes and grouped tensors
  *   [6] Prepare and snapshot
  *   [7] Workspace layouts
- *   [8] Grouped GEMM
- *   [9] Plan and explain
- *   [10] Gated activations
- *   [11] MoE operations
- *   [12] Functions
- *   [13] Helpers
- *   [14] Names and texts
- *   [15] Conversions
- *   [16] Scale layouts
- *   [17] Layout arithmetic
- *   [18] Checks of tensors and matrices
- *   [19] Prepare
- *   [20] The problem of a GEMM
- *   [21] Backend and quirk tables
- *   [22] Rows
- *   [23] CPU GEMM kernel
- *   [24] Explain and plan
- *   [25] The product of one group
- *   [26] CPU GEMM
- *   [27] Check and run a GEMM
- *   [28] Formulas
- *   [29] Activations
- *   [30] Router
- *   [31] Permute and combine
+ *   [8] cuBLASLt's functions
+ *   [9] Grouped GEMM
+ *   [10] Plan and explain
+ *   [11] Gated activations
+ *   [12] MoE operations
+ *   [13] Functions
+ *   [14] Helpers
+ *   [15] Names and texts
+ *   [16] Conversions
+ *   [17] Scale layouts
+ *   [18] Layout arithmetic
+ *   [19] Checks of tensors and matrices
+ *   [20] Prepare
+ *   [21] The problem of a GEMM
+ *   [22] Backend and quirk tables
+ *   [23] Rows
+ *   [24] CPU GEMM kernel
+ *   [25] Explain and plan
+ *   [26] The product of one group
+ *   [27] Set-up of a grouped cuBLASLt matmul
+ *   [28] CPU GEMM
+ *   [29] Check and run a GEMM
+ *   [30] Tune, save and load a plan
+ *   [31] Formulas
+ *   [32] Activations
+ *   [33] Router
+ *   [34] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -120,7 +123,8 @@ struct cublasLtContext;
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
     X(ERROR_UNSUPPORTED, 15, "no backend can do this here")                                          \
     X(ERROR_NOT_BUILT, 16, "the backend is not part of this build")                                  \
-    X(ERROR_CUDA, 17, "a CUDA call failed; native is its cudaError_t")
+    X(ERROR_CUDA, 17, "a CUDA call failed; native is its cudaError_t")                               \
+    X(ERROR_CUBLAS, 18, "a cuBLASLt call failed; native is its cublasStatus_t")
 
 #define TEGROUP_IMPL_ENUMERATE(name, value, text) TEGROUP_##name = (value),
 typedef enum tegroup_status { TEGROUP_STATUS_LIST(TEGROUP_IMPL_ENUMERATE) TEGROUP_STATUS_COUNT } tegroup_status;
@@ -380,7 +384,8 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order. All entries are 8 bytes, [groups] each. */
+/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
+ * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
 typedef enum tegroup_setup_item {
     TEGROUP_SETUP_A, TEGROUP_SETUP_B, TEGROUP_SETUP_C, TEGROUP_SETUP_D, /* addresses of the matrices            */
     TEGROUP_SETUP_ALPHA, TEGROUP_SETUP_BETA,                            /* addresses of each group's scalar     */
@@ -389,10 +394,45 @@ typedef enum tegroup_setup_item {
     TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD,
     TEGROUP_SETUP_C_LD,
     TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD,     /* C has D's rows and columns            */
+    TEGROUP_SETUP_ALPHA_VALUE, TEGROUP_SETUP_BETA_VALUE,                /* float: the scalars themselves         */
     TEGROUP_SETUP_COUNT
 } tegroup_setup_item;
 
-/* ==== [8] Grouped GEMM ==== */
+/* ==== [8] cuBLASLt's functions ==== */
+
+/* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
+ * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
+ * addresses. The grouped one may be NULL: cuBLASLt has it from 13.3 on. */
+#define TEGROUP_CUBLASLT_LIST(X)                                                                                       \
+    X(cublasLtGetVersion, size_t, (void))                                                                              \
+    X(cublasLtMatmulDescInit_internal, int, (void *, size_t, int, int))                                                \
+    X(cublasLtMatmulDescSetAttribute, int, (void *, int, const void *, size_t))                                        \
+    X(cublasLtMatmulDescGetAttribute, int, (const void *, int, void *, size_t, size_t *))                              \
+    X(cublasLtMatrixLayoutInit_internal, int, (void *, size_t, int, uint64_t, uint64_t, int64_t))                      \
+    X(cublasLtMatrixLayoutSetAttribute, int, (void *, int, const void *, size_t))                                      \
+    X(cublasLtMatrixLayoutGetAttribute, int, (const void *, int, void *, size_t, size_t *))                            \
+    X(cublasLtGroupedMatrixLayoutInit_internal, int,                                                                   \
+      (void *, size_t, int, int, const void *, const void *, const void *))                                            \
+    X(cublasLtMatmulPreferenceInit_internal, int, (void *, size_t))                                                    \
+    X(cublasLtMatmulPreferenceSetAttribute, int, (void *, int, const void *, size_t))                                  \
+    X(cublasLtMatmulPreferenceGetAttribute, int, (const void *, int, void *, size_t, size_t *))                        \
+    X(cublasLtMatmulAlgoGetHeuristic, int,                                                                             \
+      (struct cublasLtContext *, void *, void *, void *, void *, void *, void *, int, void *, int *))                  \
+    X(cublasLtMatmulAlgoCheck, int,                                                                                    \
+      (struct cublasLtContext *, void *, void *, void *, void *, void *, const void *, void *))                        \
+    X(cublasLtMatmul, int,                                                                                             \
+      (struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *,       \
+       const void *, void *, void *, void *, const void *, void *, size_t, struct CUstream_st *))
+
+typedef void (*tegroup_function)(void);
+#define TEGROUP_IMPL_MEMBER(name, result, arguments) tegroup_function name;
+typedef struct tegroup_cublaslt_functions {
+    size_t struct_size; /* sizeof(tegroup_cublaslt_functions) */
+    TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_MEMBER)
+} tegroup_cublaslt_functions;
+#undef TEGROUP_IMPL_MEMBER
+
+/* ==== [9] Grouped GEMM ==== */
 
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
@@ -461,7 +501,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */
     int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
-    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only             */
+    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
+                                          cuBLASLt's algorithm, and so its numerics_id, may follow it             */
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
@@ -474,12 +515,15 @@ typedef struct tegroup_gemm_desc {
     size_t          cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
                                                documented advice for Hopper and later                             */
     struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
+    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none   */
     struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
     int32_t         stream_count;
+    int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
+                                         CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture     */
 } tegroup_gemm_desc;
 
-/* ==== [9] Plan and explain ==== */
+/* ==== [10] Plan and explain ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -548,6 +592,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_TAIL          64u   /* TAIL_ZERO and TAIL_POISON           */
 #define TEGROUP_FEATURE_F64          128u   /* COMPUTE_F64                         */
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
+#define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
@@ -559,7 +604,7 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_ALWAYS = 0,
     TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
-    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta differ by group                                */
+    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta are in device memory or differ by group        */
 } tegroup_quirk_case;
 
 #define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */
@@ -592,10 +637,26 @@ typedef struct tegroup_plan {
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[64]; /* backend's own: cuBLASLt algorithms, kernel images                       */
+    uint64_t        algorithm[128]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
 } tegroup_plan;
 
-/* ==== [10] Gated activations ==== */
+/* What tegroup_plan_tune times. */
+#define TEGROUP_TUNE_CANDIDATES 8
+#define TEGROUP_TUNE_ROUNDS     64
+typedef struct tegroup_tune_desc {
+    size_t              struct_size; /* sizeof(tegroup_tune_desc)                                                   */
+    const tegroup_gemm_desc *gemm;   /* the planned product on real buffers, with the snapshots of a usual routing  */
+    int32_t             overwrite;   /* required to be 1: the caller's word that gemm's results may be overwritten  */
+    int32_t             any_numerics; /* 0: only candidates of the plan's numerics_id. 1: all; the plan then gets the
+                                         numerics_id of the one that is kept                                        */
+    int32_t             rounds;      /* timed runs of each candidate, whose median counts; 0 = 15                   */
+    struct CUevent_st  *begin, *end; /* caller's events, made with timing; the CPU backend needs none               */
+    float              *milliseconds; /* [TEGROUP_TUNE_CANDIDATES] medians, -1 = not timed; NULL = not wanted       */
+} tegroup_tune_desc;
+
+#define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
+
+/* ==== [11] Gated activations ==== */
 
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET  = 0,
@@ -629,7 +690,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [11] MoE operations ==== */
+/* ==== [12] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -726,7 +787,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [12] Functions ==== */
+/* ==== [13] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -791,6 +852,19 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one)
+ * and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whatever its backend, and takes the saved choice if it
+ * is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve
+ * are ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
+    tegroup_plan *plan, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -821,7 +895,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [13] Helpers ==== */
+/* ==== [14] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -895,7 +969,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [14] Names and texts ==== */
+/* ==== [15] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -983,7 +1057,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [15] Conversions ==== */
+/* ==== [16] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1099,7 +1173,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [16] Scale layouts ==== */
+/* ==== [17] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1159,7 +1233,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [17] Layout arithmetic ==== */
+/* ==== [18] Layout arithmetic ==== */
 
 static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1288,10 +1362,13 @@ static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *lay
                                                            "C leading dimensions",
                                                            "D rows",
                                                            "D columns",
-                                                           "D leading dimensions"};
+                                                           "D leading dimensions",
+                                                           "alpha",
+                                                           "beta"};
     int32_t i;
     tegroup_impl_layout_begin(layout);
-    for (i = 0; i < TEGROUP_SETUP_COUNT; i++) tegroup_impl_layout_add(layout, names[i], 8 * (int64_t)groups);
+    for (i = 0; i < TEGROUP_SETUP_COUNT; i++)
+        tegroup_impl_layout_add(layout, names[i], (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4) * (int64_t)groups);
 }
 
 TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {
@@ -1302,7 +1379,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [18] Checks of tensors and matrices ==== */
+/* ==== [19] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -1467,7 +1544,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 
 /* Rules of one tensor's memory, when a call is about to run. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                       tegroup_check_level level, int on_host, tegroup_error *error) {
+                                                       tegroup_check_level level, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
@@ -1477,7 +1554,7 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
                           TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
                           (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
-        if (on_host) { /* a snapshot in device memory is checked by the kernels that read it */
+        if (shape->row_sizes.space == TEGROUP_SPACE_HOST) { /* in device memory the kernels that read it check it */
             const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
             TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
@@ -1671,7 +1748,7 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* ==== [19] Prepare ==== */
+/* ==== [20] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2079,7 +2156,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [20] The problem of a GEMM ==== */
+/* ==== [21] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2129,6 +2206,12 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
     TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
                       desc->stream_count);
+    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
+                      "must be 0 or 1", 1, desc->host_sizes_final);
+    TEGROUP_IMPL_RULE(!desc->cublaslt_functions
+                          || desc->cublaslt_functions->struct_size == sizeof *desc->cublaslt_functions,
+                      ERROR_STRUCT_SIZE, "cublaslt_functions.struct_size", "must be the size of the struct",
+                      sizeof *desc->cublaslt_functions, desc->cublaslt_functions->struct_size);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
     return TEGROUP_OK;
@@ -2307,7 +2390,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [21] Backend and quirk tables ==== */
+/* ==== [22] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2318,8 +2401,9 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
 #define TEGROUP_IMPL_RESULTS (TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32))
 #define TEGROUP_IMPL_COMMON (TEGROUP_FEATURE_GROUP_SCALARS | TEGROUP_FEATURE_LISTS)
 #define TEGROUP_IMPL_BUNDLED                                                                                           \
-    (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL)
-#define TEGROUP_IMPL_CUBLASLT (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR)
+    (TEGROUP_FEATURE_DEVICE_SIZES | TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL                  \
+     | TEGROUP_FEATURE_SM_LIMIT)
+#define TEGROUP_IMPL_CUBLASLT (TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_IRREGULAR)
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
@@ -2327,25 +2411,30 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
          TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine pull request 2765"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT, 0,
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
+         TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(BF16),
+         TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_DT(F16),
+         TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0,
          "TransformerEngine, cublaslt_grouped_gemm.cu; per-group scalars by experiment with 13.10"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(MXFP8), TEGROUP_IMPL_CUBLASLT, 0,
-         "TransformerEngine, cublaslt_grouped_gemm.cu"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130400, TEGROUP_IMPL_DT(F4E2M1), TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NVFP4), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine, cublaslt_grouped_gemm.cu"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130500, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR), TEGROUP_IMPL_CUBLASLT, 0, "TransformerEngine pull request 3181"},
-        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128), TEGROUP_IMPL_CUBLASLT, 0,
-         "TransformerEngine, cublaslt_grouped_gemm.cu"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 90, 130400, TEGROUP_IMPL_DT(BF16),
+         TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0,
+         "TransformerEngine, cublaslt_grouped_gemm.cu; per-group scalars by experiment with 13.10"},
         {TEGROUP_BACKEND_PORTABLE, 80, 999, 0, TEGROUP_IMPL_HALVES | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_RESULTS,
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
-        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_IRREGULAR, 0,
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F16),
+         TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0, "cuBLAS documentation, cublasLtMatmul"},
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(BF16),
+         TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0, "cuBLAS documentation, cublasLtMatmul"},
+        {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_DT(F32),
+         TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
          "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
@@ -2385,14 +2474,14 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
          "has a known fault: a leading dimension that is not a multiple of 16 bytes returns SUCCESS and wrong numbers",
          "seen with cuBLAS 13.10.0.20 on an H200, BF16, k = 260 and n = 516: relative error 1.4"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 131000, 90, 90, TEGROUP_QUIRK_GROUP_SCALARS, TEGROUP_QUIRK_REFUSE,
-         "has a known fault: alpha and beta of each group are not known to be honoured",
+         "has a known fault: alpha and beta in device memory are not known to be honoured",
          "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
     };
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
 }
 
-/* ==== [22] Rows ==== */
+/* ==== [23] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2498,7 +2587,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [23] CPU GEMM kernel ==== */
+/* ==== [24] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -2784,7 +2873,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [24] Explain and plan ==== */
+/* ==== [25] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -2800,6 +2889,9 @@ static inline uint32_t tegroup_impl_built(void) {
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
     built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
+    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
+#endif
     return built;
 }
 
@@ -2809,10 +2901,19 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error);
+/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
-                                             tegroup_backend backend, const tegroup_target *target) {
+/* Bytes between the groups of a uniform tensor; 0 for any other. */
+static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
+                                             const tegroup_problem *p, tegroup_backend backend,
+                                             const tegroup_target *target) {
     int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
@@ -2820,15 +2921,21 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
         return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
-               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
-    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha_stride || p->beta_stride;
+               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
+               || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
+               || tegroup_impl_stride_bytes(&desc->d) % 16;
+    case TEGROUP_QUIRK_GROUP_SCALARS:
+        return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
+               || p->beta_space == TEGROUP_SPACE_DEVICE;
     default: return 1;
     }
 }
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p,
-                                         const tegroup_target *target, tegroup_verdict *v) {
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
+ * here: the target is this machine, so that the handle for it must be there, too. */
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                         const tegroup_problem *p, const tegroup_target *target, int here,
+                                         tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
@@ -2864,6 +2971,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
                       "is older than the backend needs here", rule->cublaslt_min, target->cublaslt_version);
+    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->cublaslt, ERROR_UNSUPPORTED, "cublaslt",
+                      "must be the caller's cublasLtHandle_t", 1, 0);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
@@ -2882,8 +2991,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
                           ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
                           p->pointers_space[i]);
-        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
-                          "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be HOST: the list is read there", TEGROUP_SPACE_HOST,
+                          p->pointers_space[i]);
     }
     TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
@@ -2895,6 +3005,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
                       ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
                       p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space != TEGROUP_SPACE_HOST || p->beta_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group where beta's is",
+                      TEGROUP_SPACE_DEVICE, p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space != TEGROUP_SPACE_HOST || p->alpha_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group where alpha's is",
+                      TEGROUP_SPACE_DEVICE, p->beta_space);
     TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
@@ -2903,6 +3019,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
                       TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
+                      "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
@@ -2938,15 +3056,20 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
         tegroup_impl_setup_layout(p->groups, layout);
         for (i = 0; i < count; i++)
             separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
-                        && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
+                        && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
                         && !(desc->ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
         break;
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
-                                tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
+        tegroup_impl_layout_add(
+            layout, "cuBLASLt, one part a stream",
+            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->stream_count)));
+        if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+            tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+            tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
+        }
         break;
     case TEGROUP_BACKEND_CPU:
         tegroup_impl_layout_add(layout, "panels of each thread",
@@ -2960,8 +3083,8 @@ static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b
 
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                        tegroup_backend backend, const tegroup_target *target, int32_t threads,
-                                        tegroup_verdict *verdict) {
+                                        tegroup_backend backend, const tegroup_target *target, int here,
+                                        int32_t threads, tegroup_verdict *verdict) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -2972,7 +3095,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
         int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
-        met = tegroup_impl_judge(&rules[i], p, target, &v);
+        met = tegroup_impl_judge(&rules[i], desc, p, target, here, &v);
         closer = met == best
                  && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
         if (met > best || closer) {
@@ -2986,7 +3109,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
         if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
-            && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
@@ -3008,8 +3131,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target,
-                                                 tegroup_error *error) {
+static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                 tegroup_target *target, tegroup_error *error) {
+    (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
         TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
@@ -3022,8 +3146,10 @@ static inline tegroup_status tegroup_impl_target(const tegroup_target *given, te
         *target = *given;
     }
 #if defined(TEGROUP_IMPL_CUDA)
-    else
+    else {
         (void)tegroup_impl_cuda_target(target);
+        target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
+    }
 #endif
     if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
@@ -3041,11 +3167,11 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     tegroup_target resolved;
     int32_t i, chosen = 0;
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved,
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, target == NULL,
                              tegroup_impl_plan_threads(desc, &resolved), v);
         v->chosen = !chosen && v->status == TEGROUP_OK
                     && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
@@ -3054,11 +3180,17 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     return TEGROUP_OK;
 }
 
-/* FNV-1a over what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
+/* FNV-1a. */
+#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
+static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[11];
-    uint64_t hash = UINT64_C(14695981039346656037);
-    int32_t i, shift;
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -3070,10 +3202,7 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
     parts[9] = p->split_k;
     parts[10] = sm;
-    for (i = 0; i < 11; i++)
-        for (shift = 0; shift < 64; shift += 8)
-            hash = (hash ^ ((uint64_t)parts[i] >> shift & 255u)) * UINT64_C(1099511628211);
-    return hash;
+    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
@@ -3087,7 +3216,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_explain(desc, target, verdicts, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         int asked = desc->backend == TEGROUP_BACKEND_AUTO
                         ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
@@ -3124,7 +3253,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [25] The product of one group ==== */
+/* ==== [26] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3215,7 +3344,103 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [26] CPU GEMM ==== */
+/* ==== [27] Set-up of a grouped cuBLASLt matmul ==== */
+
+/* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
+ * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
+ * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
+ * than zeros, and groups at an address that cuBLASLt would read wrongly. */
+typedef enum tegroup_impl_alone {
+    TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
+    TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
+    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: an address is not a multiple of 16 bytes   */
+} tegroup_impl_alone;
+
+typedef struct tegroup_impl_setup {
+    tegroup_impl_product product;
+    int64_t entry[TEGROUP_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
+    float alpha, beta;
+    tegroup_impl_alone alone;
+} tegroup_impl_setup;
+
+/* Where the items of the set-up workspace lie. */
+typedef struct tegroup_impl_setup_items {
+    char *at[TEGROUP_SETUP_COUNT];
+} tegroup_impl_setup_items;
+
+static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(const tegroup_layout *layout, void *base) {
+    tegroup_impl_setup_items items;
+    int32_t i;
+    for (i = 0; i < TEGROUP_SETUP_COUNT; i++) items.at[i] = (char *)tegroup_impl_layout_at(layout, i, base);
+    return items;
+}
+
+/* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
+TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
+}
+
+/* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
+    return (int64_t)(uintptr_t)block->base + block->first * (tegroup_impl_bits(dtype) / 8);
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwise) {
+    return address == 0 || address % 16 != 0 ? otherwise : address;
+}
+
+/* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
+ * there. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
+                                              int32_t g, double alpha, double beta,
+                                              const tegroup_impl_setup_items *items, tegroup_impl_setup *s) {
+    tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, alpha, beta);
+    int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    int64_t m = tegroup_impl_max(0, p.m), n = tegroup_impl_max(0, p.n), k = tegroup_impl_max(0, p.k);
+    int64_t a = tegroup_impl_setup_address(&p.b, desc->b.dtype), b = tegroup_impl_setup_address(&p.a, desc->a.dtype);
+    int64_t d = tegroup_impl_setup_address(&p.d, desc->d.dtype);
+    int64_t c = has_c ? tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    int64_t spare = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_A];
+    memset(s, 0, sizeof *s);
+    s->product = p;
+    s->alpha = (float)p.alpha;
+    s->beta = has_c ? (float)p.beta : 0;
+    if (p.skip || p.untouched || n == 0) m = 0;
+    if (m > 0 && k == 0) {
+        /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
+        int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
+        if (!wgrad || s->beta != 0 || !finite || tegroup_impl_termless(desc)) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
+    }
+    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && ((k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
+        s->alone = TEGROUP_IMPL_ALONE_NAN;
+    if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
+
+    s->entry[TEGROUP_SETUP_A] = tegroup_impl_setup_safe(a, spare);
+    s->entry[TEGROUP_SETUP_B] = tegroup_impl_setup_safe(b, spare);
+    s->entry[TEGROUP_SETUP_C] = tegroup_impl_setup_safe(c, spare);
+    s->entry[TEGROUP_SETUP_D] = tegroup_impl_setup_safe(d, spare);
+    s->entry[TEGROUP_SETUP_ALPHA] = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_ALPHA_VALUE] + 4 * (int64_t)g;
+    s->entry[TEGROUP_SETUP_BETA] = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_BETA_VALUE] + 4 * (int64_t)g;
+    s->entry[TEGROUP_SETUP_A_ROWS] = desc->op == TEGROUP_OP_FORWARD ? k : n;
+    s->entry[TEGROUP_SETUP_A_COLS] = desc->op == TEGROUP_OP_FORWARD ? n : k;
+    s->entry[TEGROUP_SETUP_B_ROWS] = wgrad ? m : k;
+    s->entry[TEGROUP_SETUP_B_COLS] = wgrad ? k : m;
+    s->entry[TEGROUP_SETUP_D_ROWS] = n;
+    s->entry[TEGROUP_SETUP_D_COLS] = m;
+    s->entry[TEGROUP_SETUP_A_LD] = tegroup_impl_max(1, p.b.ld);
+    s->entry[TEGROUP_SETUP_B_LD] = tegroup_impl_max(1, p.a.ld);
+    s->entry[TEGROUP_SETUP_C_LD] = tegroup_impl_max(1, has_c ? p.c.ld : p.d.ld);
+    s->entry[TEGROUP_SETUP_D_LD] = tegroup_impl_max(1, p.d.ld);
+}
+
+TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const tegroup_impl_setup_items *items,
+                                              int32_t g) {
+    int32_t i;
+    for (i = 0; i < TEGROUP_SETUP_ALPHA_VALUE; i++) ((int64_t *)(void *)items->at[i])[g] = s->entry[i];
+    ((float *)(void *)items->at[TEGROUP_SETUP_ALPHA_VALUE])[g] = s->alpha;
+    ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
+}
+
+/* ==== [28] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3416,12 +3641,15 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [27] Check and run a GEMM ==== */
+/* ==== [29] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error);
+/* What a backend asks of a call beyond the common rules. */
+static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error);
 #endif
 
 /* A call's problem must be the planned one, field by field. */
@@ -3569,28 +3797,31 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    tegroup_problem problem;
-    int on_host;
+static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, "plan", "must be what tegroup_plan_make wrote",
                       TEGROUP_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_problem problem;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
                       TEGROUP_BACKEND_CPU, plan->backend);
 
-    on_host = desc->space == TEGROUP_SPACE_HOST;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, on_host, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, on_host, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, on_host, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, on_host, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));
     if (problem.bias != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, on_host, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
@@ -3604,8 +3835,9 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
 #if defined(TEGROUP_IMPL_CUDA)
-    if (desc->check_level == TEGROUP_CHECK_DEEP && !on_host)
+    if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, error));
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
@@ -3623,7 +3855,149 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [28] Formulas ==== */
+/* ==== [30] Tune, save and load a plan ==== */
+
+/* The choice that a plan made among equals: cuBLASLt's algorithm. All zero where a backend has one candidate. */
+typedef struct tegroup_impl_choice {
+    uint64_t words[8];
+} tegroup_impl_choice;
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error);
+/* A number that tells kinds of devices apart. */
+static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    int32_t i;
+    (void)stream;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
+                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
+                      desc->overwrite);
+    TEGROUP_IMPL_RULE(desc->any_numerics == 0 || desc->any_numerics == 1, ERROR_VALUE, "any_numerics", "must be 0 or 1",
+                      1, desc->any_numerics);
+    TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
+                      "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);
+#endif
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = -1;
+    return TEGROUP_OK;
+}
+
+#define TEGROUP_IMPL_SAVED_MAGIC 0x31564754u /* "TGV1" */
+
+/* What the bytes hold; their last 8 are the hash of the others. */
+typedef struct tegroup_impl_saved {
+    uint32_t magic;
+    int32_t version; /* TEGROUP_VERSION */
+    tegroup_backend backend;
+    int32_t sm;
+    int32_t cublaslt_version; /* 0 where the backend does not use it */
+    uint64_t kind;
+    uint64_t numerics_id;
+    tegroup_impl_choice choice;
+    tegroup_problem problem;
+} tegroup_impl_saved;
+
+#define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
+typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
+
+static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
+}
+
+/* What a plan would be saved as. */
+static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
+                                                   tegroup_error *error) {
+    (void)error;
+    memset(saved, 0, sizeof *saved);
+    saved->magic = TEGROUP_IMPL_SAVED_MAGIC;
+    saved->version = TEGROUP_VERSION;
+    saved->backend = plan->backend;
+    saved->sm = plan->sm;
+    saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
+    saved->numerics_id = plan->numerics_id;
+    saved->problem = plan->problem;
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) {
+        saved->choice = tegroup_impl_cuda_choice(plan);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
+    }
+#endif
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error) {
+    tegroup_impl_saved saved;
+    uint64_t hash;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
+                      TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
+                      "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(plan, &saved, error));
+    memset(bytes, 0, TEGROUP_SAVED_PLAN_BYTES);
+    memcpy(bytes, &saved, sizeof saved);
+    hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH);
+    memcpy((char *)bytes + TEGROUP_IMPL_SAVED_HASH, &hash, sizeof hash);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    tegroup_impl_saved saved, here;
+    tegroup_gemm_desc same;
+    tegroup_plan made;
+    uint64_t hash;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
+                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
+                      TEGROUP_SAVED_PLAN_BYTES, size);
+    memcpy(&saved, bytes, sizeof saved);
+    memcpy(&hash, (const char *)bytes + TEGROUP_IMPL_SAVED_HASH, sizeof hash);
+    TEGROUP_IMPL_RULE(saved.magic == TEGROUP_IMPL_SAVED_MAGIC, ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote", TEGROUP_IMPL_SAVED_MAGIC, saved.magic);
+    TEGROUP_IMPL_RULE(saved.version == TEGROUP_VERSION, ERROR_PLAN, "bytes", "must come from this version of tegroup",
+                      TEGROUP_VERSION, saved.version);
+    TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote: the hash differs",
+                      tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
+    TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
+                      "must be AUTO or that of the saved plan", saved.backend, desc->backend);
+    same = *desc;
+    same.backend = saved.backend;
+    TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
+    TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
+                      "must be saved on the same kind of device", saved.sm, here.sm);
+    TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
+                      "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (made.backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &saved.choice, error));
+#endif
+    TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
+                      "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+/* ==== [31] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. exp is the
  * platform's: at most 1 ULP off in glibc and 2 in CUDA's device library, by their documentation. */
@@ -3666,7 +4040,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [29] Activations ==== */
+/* ==== [32] Activations ==== */
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
@@ -3867,7 +4241,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [30] Router ==== */
+/* ==== [33] Router ==== */
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
@@ -4128,7 +4502,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [31] Permute and combine ==== */
+/* ==== [34] Permute and combine ==== */
 
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);

@@ -1,7 +1,7 @@
 /* tegroup_cuda.cuh - the CUDA half of tegroup. tegroup.h includes it by itself when nvcc (or clang -x cuda) compiles;
- * do not include it alone. It holds the prepare kernel and the portable GEMM kernels (SM80 and later); link with the CUDA
- * runtime, which nvcc does by itself. Kernels are static: each file that defines TEGROUP_IMPLEMENTATION has its own, so keep
- * to one such .cu file where build time matters.
+ * do not include it alone. It holds the prepare kernel, the portable GEMM kernels (SM80 and later) and the cuBLASLt
+ * backends; link with the CUDA runtime, which nvcc does by itself. Kernels are static: each file that defines
+ * TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file where build time matters.
  *
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
@@ -12,9 +12,14 @@
  *   [2] Launching
  *   [3] Prepare kernel
  *   [4] GPU calls
- *   [5] Portable GEMM kernels
- *   [6] Portable GEMM: plan and launch
- *   [7] GPU backends: plan and run
+ *   [5] cuBLASLt: functions, descriptors, algorithms
+ *   [6] Set-up kernel of a grouped cuBLASLt matmul
+ *   [7] cublaslt_grouped
+ *   [8] cublaslt_loop
+ *   [9] Portable GEMM kernels
+ *   [10] Portable GEMM: plan and launch
+ *   [11] GPU backends: plan, check and run
+ *   [12] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -73,7 +78,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     int device = -1;
     const void *address = tegroup_impl_listed(t) ? (const void *)t->pointers : t->data;
     const char *field = tegroup_impl_listed(t) ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA);
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !address) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !address || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaGetDevice(&device), "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaPointerGetAttributes(&attributes, address), field,
@@ -311,9 +316,602 @@ static __global__ void __launch_bounds__(256)
     for (int64_t e = threadIdx.x; e < count; e += 256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
+#if !defined(TEGROUP_NO_CUBLASLT)
+
+/* ==== [5] cuBLASLt: functions, descriptors, algorithms ==== */
+
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+
+/* Numbers of cublasLt.h, which is not included: an installed one may be older than the library that is loaded. */
+enum {
+    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
+    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
+    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
+    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC: no TF32 and no emulation, whatever the environment says */
+    TEGROUP_IMPL_LT_COMPUTE_32F = 68,
+    TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
+    TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
+    TEGROUP_IMPL_LT_TRANSA = 3,            /* CUBLASLT_MATMUL_DESC_TRANSA: 0 CUBLAS_OP_N, 1 _T        */
+    TEGROUP_IMPL_LT_TRANSB = 4,            /* CUBLASLT_MATMUL_DESC_TRANSB                             */
+    TEGROUP_IMPL_LT_ALPHA_STRIDE = 39,     /* CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE                 */
+    TEGROUP_IMPL_LT_BETA_STRIDE = 40,      /* CUBLASLT_MATMUL_DESC_BETA_BATCH_STRIDE                  */
+    TEGROUP_IMPL_LT_BATCH_INVARIANCE = 41, /* CUBLASLT_MATMUL_DESC_BATCH_INVARIANCE_FLAGS             */
+    TEGROUP_IMPL_LT_ROWS_COLS_WIDTH =
+        12,                            /* CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_COLS_ARRAY_INTEGER_WIDTH: 1 = 64 bits */
+    TEGROUP_IMPL_LT_LD_WIDTH = 13,     /* CUBLASLT_GROUPED_MATRIX_LAYOUT_LD_ARRAY_INTEGER_WIDTH   */
+    TEGROUP_IMPL_LT_MAX_WORKSPACE = 1, /* CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES                */
+    TEGROUP_IMPL_LT_REDUCTIONS = 3,    /* CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: 0 = k is not split */
+    TEGROUP_IMPL_LT_ALIGNMENT_A = 5,   /* CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, then _B, _C, _D    */
+    TEGROUP_IMPL_LT_AVERAGE_K = 13,    /* CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM      */
+    TEGROUP_IMPL_LT_AVERAGE_ROWS = 14, /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS        */
+    TEGROUP_IMPL_LT_AVERAGE_COLS = 15  /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS        */
+};
+
+/* Descriptors, opaque and several times as large as any version's. */
+typedef struct tegroup_impl_lt_opaque {
+    uint64_t words[64];
+} tegroup_impl_lt_opaque;
+
+typedef struct tegroup_impl_lt_matmul {
+    tegroup_impl_lt_opaque desc, a, b, c, d;
+} tegroup_impl_lt_matmul;
+
+typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
+    tegroup_impl_choice algorithm;      /* cublasLtMatmulAlgo_t            */
+    size_t workspace_bytes;
+    int32_t state;
+    float waves;
+    int32_t reserved[4];
+} tegroup_impl_lt_result;
+
+/* plan.algorithm of both backends. */
+typedef struct tegroup_impl_lt_plan {
+    tegroup_cublaslt_functions functions;
+    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
+    int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
+    int32_t has_unaligned;
+    int32_t alignment;    /* loop: bytes that addresses must be a multiple of for algorithms */
+    int32_t stream_count; /* loop */
+} tegroup_impl_lt_plan;
+static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
+
+#define TEGROUP_IMPL_SIGNATURE(name, result, arguments) typedef result(*tegroup_impl_##name) arguments;
+TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_SIGNATURE)
+#undef TEGROUP_IMPL_SIGNATURE
+#define TEGROUP_IMPL_LT(functions, name) (reinterpret_cast<tegroup_impl_##name>((functions)->name))
+
+static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *plan) {
+    tegroup_impl_lt_plan lt;
+    memcpy(&lt, plan->algorithm, sizeof lt);
+    return lt;
+}
+
+/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
+ * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
+static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
+    tegroup_cublaslt_functions f;
+    if (desc->cublaslt_functions) return *desc->cublaslt_functions;
+    memset(&f, 0, sizeof f);
+    f.struct_size = sizeof f;
+#if !defined(_WIN32)
+    static const char *const names[] = {"libcublasLt.so.14", "libcublasLt.so.13", "libcublasLt.so.12",
+                                        "libcublasLt.so"};
+    void *matmul = dlsym(RTLD_DEFAULT, "cublasLtMatmul"), *library = NULL;
+    Dl_info info;
+    if (matmul && dladdr(matmul, &info) && info.dli_fname) library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    for (int32_t i = 0; !matmul && !library && i < 4; i++) library = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+#define TEGROUP_IMPL_FIND(name, result, arguments)                                                                     \
+    f.name = reinterpret_cast<tegroup_function>(dlsym(library ? library : RTLD_DEFAULT, #name));
+    TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FIND)
+#undef TEGROUP_IMPL_FIND
+    if (library) dlclose(library); /* whoever loaded it still holds it */
+#endif
+    return f;
+}
+
+/* 0 unless every function was found; the grouped one is newer than the others and may be missing. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
+    tegroup_cublaslt_functions f = tegroup_impl_lt_find(desc);
+    int complete = 1;
+    if (!f.cublasLtGroupedMatrixLayoutInit_internal) f.cublasLtGroupedMatrixLayoutInit_internal = f.cublasLtGetVersion;
+#define TEGROUP_IMPL_FOUND(name, result, arguments) complete &= f.name != NULL;
+    TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FOUND)
+#undef TEGROUP_IMPL_FOUND
+    return complete ? (int32_t)TEGROUP_IMPL_LT(&f, cublasLtGetVersion)() : 0;
+}
+
+static inline tegroup_status tegroup_impl_lt_status(int code, const char *field, const char *rule,
+                                                    tegroup_error *error) {
+    if (code == 0) return TEGROUP_OK;
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUBLAS, field, rule, 0, code);
+    if (error) error->native = code;
+    return TEGROUP_ERROR_CUBLAS;
+}
+
+/* Set an attribute in the width that the library gives it (all of them are integers; hosts are little-endian). */
+typedef int (*tegroup_impl_lt_get)(const void *, int, void *, size_t, size_t *);
+typedef int (*tegroup_impl_lt_set)(void *, int, const void *, size_t);
+static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set, tegroup_impl_lt_opaque *object,
+                                      int attribute, int64_t value) {
+    size_t bytes = 0;
+    int code = reinterpret_cast<tegroup_impl_lt_get>(get)(object, attribute, NULL, 0, &bytes);
+    if (code != 0) return code;
+    if (bytes > sizeof value) return 7; /* CUBLAS_STATUS_INVALID_VALUE: not an integer */
+    return reinterpret_cast<tegroup_impl_lt_set>(set)(object, attribute, &value, bytes);
+}
+
+static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F32    ? TEGROUP_IMPL_LT_F32
+           : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LT_BF16
+                                         : TEGROUP_IMPL_LT_F16;
+}
+
+/* The operation. Scalars in device memory are arrays of pointers where the matmul is grouped, else one number each. */
+static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
+                                           tegroup_impl_lt_opaque *desc) {
+    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
+    int code = TEGROUP_IMPL_LT(f, cublasLtMatmulDescInit_internal)(
+        desc, sizeof *desc,
+        p->a == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC : TEGROUP_IMPL_LT_COMPUTE_32F,
+        TEGROUP_IMPL_LT_F32);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, p->op == TEGROUP_OP_FORWARD);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, p->op == TEGROUP_OP_WGRAD);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
+    if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
+    if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
+    /* unset, it would follow an environment variable; older libraries have neither */
+    if (!code) (void)tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BATCH_INVARIANCE, 0);
+    return code;
+}
+
+/* The usual size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+typedef struct tegroup_impl_lt_size {
+    int64_t rows, cols, k;
+} tegroup_impl_lt_size;
+
+static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
+    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
+    const int64_t rows = tegroup_impl_max(1, tegroup_impl_ceil_div(total, parts));
+    tegroup_impl_lt_size size;
+    size.rows = p->op == TEGROUP_OP_FORWARD ? p->n : p->k;
+    size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
+    size.k = p->op == TEGROUP_OP_FORWARD ? p->k : p->op == TEGROUP_OP_DGRAD ? p->n : rows;
+    return size;
+}
+
+/* What the library offers, fastest first by its own estimate. Returns how many. */
+static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
+                                             tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
+                                             const tegroup_impl_lt_size *grouped, tegroup_impl_choice *algorithms,
+                                             int32_t most, int *code) {
+    const tegroup_function get = f->cublasLtMatmulPreferenceGetAttribute, set = f->cublasLtMatmulPreferenceSetAttribute;
+    tegroup_impl_lt_opaque preference;
+    tegroup_impl_lt_result results[TEGROUP_TUNE_CANDIDATES];
+    int found = 0;
+    int32_t count = 0;
+    memset(results, 0, sizeof results);
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulPreferenceInit_internal)(&preference, sizeof preference);
+    if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_MAX_WORKSPACE, workspace_bytes);
+    for (int i = 0; i < 4 && !*code; i++)
+        *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_ALIGNMENT_A + i, alignment);
+    if (grouped) {
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_ROWS, grouped->rows);
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_COLS, grouped->cols);
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_K, grouped->k);
+    } else if (!*code) {
+        *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_REDUCTIONS, 0);
+    }
+    if (*code) return 0;
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, &m->c, &m->d,
+                                                               &preference, most, results, &found);
+    if (*code) return 0;
+    for (int i = 0; i < found && i < most; i++)
+        if (results[i].state == 0 && (int64_t)results[i].workspace_bytes <= workspace_bytes)
+            algorithms[count++] = results[i].algorithm;
+    return count;
+}
+
+/* A kernel of ours must have an image for this GPU before anything is enqueued. */
+static inline tegroup_status tegroup_impl_lt_image(const tegroup_plan *plan, const void *kernel, tegroup_error *error) {
+    cudaFuncAttributes attributes;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+        (void)cudaGetLastError();
+        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
+                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
+                                 plan->sm, 0);
+    }
+    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
+}
+
+/* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
+static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
+    uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
+    id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
+    lt->chosen = i;
+    if (i < lt->count) id = tegroup_impl_hash(id, &lt->algorithms[i], sizeof lt->algorithms[i]);
+    plan->numerics_id = id;
+    memcpy(plan->algorithm, lt, sizeof *lt);
+}
+
+/* ==== [6] Set-up kernel of a grouped cuBLASLt matmul ==== */
+
+/* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
+static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_product &p, tegroup_dtype dtype, float beta,
+                                                       bool nan, int64_t first, int64_t step) {
+    for (int64_t e = first; e < p.m * p.n; e += step) {
+        const int64_t i = e / p.n, j = e % p.n;
+        float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
+        if (!nan && beta != 0) x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, p.c.base, p.c.first + i * p.c.ld + j));
+        tegroup_impl_store_f32(dtype, p.d.base, p.d.first + i * p.d.ld + j, x);
+    }
+}
+
+/* A block a group. */
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_setup_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                              const __grid_constant__ tegroup_impl_setup_items items) {
+    __shared__ tegroup_impl_setup s;
+    const int32_t g = (int32_t)blockIdx.x;
+    if (threadIdx.x == 0) {
+        tegroup_impl_setup_group(&call.desc, call.views, g, call.alpha, call.beta, &items, &s);
+        tegroup_impl_setup_store(&s, &items, g);
+    }
+    __syncthreads();
+    if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
+        tegroup_impl_write_alone(s.product, call.desc.d.dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, threadIdx.x,
+                                 blockDim.x);
+}
+
+/* ==== [7] cublaslt_grouped ==== */
+
+/* The whole matmul over a set-up workspace at `base`. */
+static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+                                          const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
+    static const tegroup_setup_item parts[4][3] = {{TEGROUP_SETUP_A_ROWS, TEGROUP_SETUP_A_COLS, TEGROUP_SETUP_A_LD},
+                                                   {TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD},
+                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_C_LD},
+                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD}};
+    const tegroup_function get = f->cublasLtMatrixLayoutGetAttribute, set = f->cublasLtMatrixLayoutSetAttribute;
+    tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
+    const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
+    int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    for (int i = 0; i < 4 && !code; i++) {
+        code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
+            items->at[parts[i][1]], items->at[parts[i][2]]);
+        if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_ROWS_COLS_WIDTH, 1);
+        if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_LD_WIDTH, 1);
+    }
+    return code;
+}
+
+/* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
+static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
+    const int separate = plan->workspace.count > TEGROUP_SETUP_COUNT + 1;
+    return &plan->workspace.items[TEGROUP_SETUP_COUNT + (separate ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                          tegroup_error *error) {
+    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    const tegroup_impl_setup_items items =
+        tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, &plan->problem);
+    tegroup_impl_lt_matmul m;
+    tegroup_impl_lt_plan lt;
+    int code = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_setup_kernel, error));
+    memset(&lt, 0, sizeof lt);
+    lt.functions = tegroup_impl_lt_find(desc);
+    TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
+                      "cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
+    if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
+        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, 16, &usual, lt.algorithms,
+                                          TEGROUP_TUNE_CANDIDATES, &code);
+        if (lt.count == 0) {
+            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+            if (error) error->native = code;
+            return TEGROUP_ERROR_UNSUPPORTED;
+        }
+    }
+    tegroup_impl_lt_choose(plan, &lt, 0);
+    return TEGROUP_OK;
+}
+
+/* Addresses by columns are what cuBLASLt was told; those of lists are seen by the set-up kernel only. */
+static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                             tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                      "must be 16-byte aligned for cuBLASLt's grouped matmul", 16, (uintptr_t)t->data % 16);
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for cuBLASLt's grouped matmul",
+                      16, tegroup_impl_stride_bytes(t));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, error);
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->workspace);
+    const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
+    const int device_scalars =
+        plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
+    const float beta = desc->accumulate ? 1.0f : call.beta;
+    const void *alphas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_ALPHA] : &call.alpha;
+    const void *betas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_BETA] : &beta;
+    tegroup_impl_lt_matmul m;
+    int code;
+    if (plan->problem.groups == 0) return TEGROUP_OK;
+    if (lt.count > 0) {
+        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    }
+    tegroup_impl_setup_kernel<<<(unsigned)plan->problem.groups, 128, 0, stream>>>(call, items);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error));
+    if (lt.count == 0) return TEGROUP_OK;
+    code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
+        desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
+        items.at[TEGROUP_SETUP_C], &m.c, items.at[TEGROUP_SETUP_D], &m.d, &lt.algorithms[lt.chosen],
+        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+    return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
+}
+
+/* ==== [8] cublaslt_loop ==== */
+
+/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
+ * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
+ * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
+
+/* Four plain layouts of a product; dimensions of at least one. */
+static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,
+                                          int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
+    tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
+    const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
+    const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
+    const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
+    int code = 0;
+    for (int i = 0; i < 4 && !code; i++)
+        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+            ld[i] > 0 ? ld[i] : high[i]);
+    return code;
+}
+
+/* The largest power of two, 16 at the most, that divides every distance between rows and between groups. */
+static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
+    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
+                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
+                        | tegroup_impl_stride_bytes(&desc->d);
+    int32_t alignment = 16;
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
+    if (packed) return (int32_t)tegroup_impl_min(a, d);
+    while (all % alignment != 0) alignment /= 2;
+    return alignment;
+}
+
+/* Scalars that live in device memory, as floats in the workspace. */
+static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
+                                                   float zero, int32_t groups, float *alphas, float *betas) {
+    const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (g >= groups) return;
+    alphas[g] = (float)tegroup_impl_scalar(&alpha, g, one);
+    betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
+}
+
+/* beta * C of a group without terms. */
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+                                                 float beta, const float *beta_at) {
+    tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                             (int64_t)gridDim.x * blockDim.x);
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                       tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t slots = tegroup_impl_max(1, desc->stream_count),
+                  slot = (int64_t)plan->workspace.items[0].bytes / slots;
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
+    tegroup_impl_lt_matmul m;
+    tegroup_impl_lt_plan lt;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_empty_kernel, error));
+    memset(&lt, 0, sizeof lt);
+    lt.functions = tegroup_impl_lt_find(desc);
+    lt.stream_count = desc->stream_count;
+    lt.alignment = tegroup_impl_lt_alignment(desc, p);
+    if (p->groups > 0 && !tegroup_impl_termless(desc)) {
+        int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
+        if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
+                                          TEGROUP_TUNE_CANDIDATES, &code);
+        if (lt.count == 0) {
+            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+            if (error) error->native = code;
+            return TEGROUP_ERROR_UNSUPPORTED;
+        }
+        lt.has_unaligned =
+            tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+    }
+    tegroup_impl_lt_choose(plan, &lt, 0);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->stream_count == lt.stream_count, ERROR_PLAN, "stream_count", "must be as planned",
+                      lt.stream_count, desc->stream_count);
+    if (desc->stream_count == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->streams != NULL, ERROR_NULL_ARGUMENT, "streams", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->events != NULL, ERROR_NULL_ARGUMENT, "events", "must not be NULL", 1, 0);
+    for (int32_t i = 0; i <= desc->stream_count; i++)
+        TEGROUP_IMPL_RULE(desc->events[i] != NULL, ERROR_NULL_ARGUMENT, "events",
+                          "must hold no NULL; got the event's index", -1, i);
+    return TEGROUP_OK;
+}
+
+/* What every group of a call shares. */
+typedef struct tegroup_impl_lt_loop {
+    const tegroup_impl_lt_plan *lt;
+    tegroup_gemm_desc desc; /* scalars in device memory left out: the host must not read them */
+    tegroup_snapshot_view views[4];
+    tegroup_impl_lt_matmul m;
+    float *alphas, *betas; /* device; NULL = on the host */
+    int32_t aligned;
+} tegroup_impl_lt_loop;
+
+static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
+                                                        char *slot, int64_t slot_bytes, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    const tegroup_impl_lt_plan *lt = loop->lt;
+    const tegroup_gemm_desc *desc = &loop->desc;
+    const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
+    const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
+    const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
+    const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
+    const void *a = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.a, desc->a.dtype);
+    const void *b = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.b, desc->b.dtype);
+    void *d = (void *)(uintptr_t)tegroup_impl_setup_address(&p.d, desc->d.dtype);
+    const void *c = has_c ? (const void *)(uintptr_t)tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    tegroup_impl_lt_result result;
+    const tegroup_impl_choice *algorithm;
+    int code;
+    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
+    if (p.k <= 0) {
+        const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
+        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
+                                                                        loop->betas ? loop->betas + g : NULL);
+        return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    }
+    code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    /* an algorithm that cannot do this very shape gives way to the library's own choice */
+    algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
+    if (algorithm
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(
+                desc->cublaslt, &loop->m.desc, &loop->m.a, &loop->m.b, &loop->m.c, &loop->m.d, algorithm, &result)
+            || (int64_t)result.workspace_bytes > slot_bytes))
+        algorithm = NULL;
+    code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
+        desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
+        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, &loop->m.c, d, &loop->m.d, algorithm,
+        slot, (size_t)slot_bytes, stream);
+    return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
+}
+
+/* Is every group's address as aligned as the chosen algorithm was told? Distances are; the bases decide. */
+static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    for (int i = 0; i < 4; i++) {
+        const tegroup_tensor *t = tensors[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
+        for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
+            if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
+    }
+    return 1;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_capture(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    int ragged = 0;
+    for (int i = 0; i < 4; i++) ragged |= plan->problem.rows_space[i] == TEGROUP_SPACE_HOST;
+    if (!ragged || desc->host_sizes_final) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
+                                              "must tell whether it is capturing", error));
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "host_sizes_final",
+                      "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const tegroup_problem *p = &plan->problem;
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    const int32_t forks = (int32_t)tegroup_impl_min(desc->stream_count, p->groups);
+    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
+    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
+    tegroup_impl_lt_loop loop;
+    cudaError_t cuda = cudaSuccess;
+    tegroup_status status = TEGROUP_OK;
+    int code;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_capture(plan, desc, stream, error));
+    if (p->groups == 0) return TEGROUP_OK;
+    memset(&loop, 0, sizeof loop);
+    loop.lt = &lt;
+    loop.desc = *desc;
+    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment);
+    for (int i = 0; i < 4; i++)
+        if (p->rows_space[i]) loop.views[i] = tegroup_snapshot_read(tensors[i]->shape.snapshot);
+    code = tegroup_impl_lt_describe(&lt.functions, p, 0, &loop.m.desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+        const float one = p->alpha_space == TEGROUP_SPACE_HOST ? (float)tegroup_impl_scalar(&desc->alpha, 0, 1) : 1.0f;
+        const float zero = p->beta_space == TEGROUP_SPACE_HOST ? (float)tegroup_impl_scalar(&desc->beta, 0, 0)
+                                                               : (float)desc->accumulate;
+        memset(&loop.desc.alpha, 0, sizeof loop.desc.alpha);
+        memset(&loop.desc.beta, 0, sizeof loop.desc.beta);
+        tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
+        if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
+        if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
+        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
+        tegroup_impl_scalars_kernel<<<(unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0, stream>>>(
+            alpha, beta, one, zero, p->groups, loop.alphas, loop.betas);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
+    }
+    if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
+    for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)
+        cuda = cudaStreamWaitEvent(desc->streams[i], desc->events[0], 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error));
+    /* the largest groups first, dealt out in turn */
+    for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
+        const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
+        const int32_t fork = forks > 0 ? i % forks : 0;
+        status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
+                                            forks > 0 ? desc->streams[fork] : stream, error);
+    }
+    for (int32_t i = 0; i < forks; i++) { /* joined whatever happened, so that a capture can end */
+        cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
+        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
+        if (cuda == cudaSuccess) cuda = joined;
+    }
+    TEGROUP_IMPL_TRY(status);
+    return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
+}
+#endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [5] Portable GEMM kernels ==== */
+/* ==== [9] Portable GEMM kernels ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -897,7 +1495,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [6] Portable GEMM: plan and launch ==== */
+/* ==== [10] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
@@ -1038,17 +1636,42 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [7] GPU backends: plan and run ==== */
+/* ==== [11] GPU backends: plan, check and run ==== */
+
+#if defined(TEGROUP_NO_CUBLASLT)
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
+    (void)desc;
+    return 0;
+}
+#endif
 
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;
+    (void)desc, (void)error; /* unused where every backend is left out */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
 #endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_plan(desc, plan, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_plan(desc, plan, error);
+#endif
     default: break; /* explain offers nothing else that is built */
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error) {
+    (void)desc, (void)error;
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
+#endif
+    default: break;
     }
     return TEGROUP_OK;
 }
@@ -1057,6 +1680,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
                                                     struct CUstream_st *stream, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
+    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
@@ -1064,8 +1688,132 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_gemm(plan, desc, stream, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_gemm(plan, desc, stream, error);
+#endif
     default: break;
     }
+    return TEGROUP_OK;
+}
+
+/* ==== [12] GPU backends: choosing an algorithm ==== */
+
+static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
+#if !defined(TEGROUP_NO_CUBLASLT)
+    if (tegroup_impl_uses_cublaslt(plan->backend)) {
+        const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+        if (lt.count > 0) choice = lt.algorithms[lt.chosen];
+    }
+#else
+    (void)plan;
+#endif
+    return choice;
+}
+
+/* A choice from elsewhere must be among what is offered here. */
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error) {
+    const tegroup_impl_choice now = tegroup_impl_cuda_choice(plan);
+    if (memcmp(&now, choice, sizeof now) == 0) return TEGROUP_OK;
+#if !defined(TEGROUP_NO_CUBLASLT)
+    if (tegroup_impl_uses_cublaslt(plan->backend)) {
+        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+        for (int32_t i = 0; i < lt.count; i++)
+            if (memcmp(&lt.algorithms[i], choice, sizeof *choice) == 0) {
+                tegroup_impl_lt_choose(plan, &lt, i);
+                return TEGROUP_OK;
+            }
+    }
+#endif
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
+}
+
+static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
+    cudaDeviceProp properties;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetDeviceProperties(&properties, device), "plan.device",
+                                              "must be readable", error));
+    *kind = tegroup_impl_hash(TEGROUP_IMPL_HASH, properties.name, strlen(properties.name));
+    *kind = tegroup_impl_hash(*kind, &properties.multiProcessorCount, sizeof properties.multiProcessorCount);
+    return TEGROUP_OK;
+}
+
+/* One timed run; milliseconds is -1 where the candidate does not run. */
+static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                    struct CUstream_st *stream, float *milliseconds,
+                                                    tegroup_error *error) {
+    cudaError_t code = cudaEventRecord(desc->begin, stream);
+    tegroup_status status;
+    *milliseconds = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
+    status = tegroup_gemm(plan, desc->gemm, stream, error);
+    if (status != TEGROUP_OK) return status;
+    code = cudaEventRecord(desc->end, stream);
+    if (code == cudaSuccess) code = cudaEventSynchronize(desc->end);
+    if (code == cudaSuccess) code = cudaEventElapsedTime(milliseconds, desc->begin, desc->end);
+    return tegroup_impl_cuda_status(code, "end", "must be an event with timing", error);
+}
+
+static inline float tegroup_impl_median(float *times, int32_t count) {
+    for (int32_t i = 1; i < count; i++)
+        for (int32_t j = i; j > 0 && times[j - 1] > times[j]; j--) {
+            const float t = times[j];
+            times[j] = times[j - 1];
+            times[j - 1] = t;
+        }
+    return times[count / 2];
+}
+
+/* Candidates take turns, so that a clock that changes meets all of them alike. */
+static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_plan candidates[TEGROUP_TUNE_CANDIDATES];
+    float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
+    const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
+    int32_t count = 1, best = -1;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    tegroup_error first;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
+                                              "must tell whether it is capturing", error));
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "stream",
+                      "must not be capturing: tuning waits", 0, 1);
+    TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
+    memset(&first, 0, sizeof first);
+    candidates[0] = *plan;
+#if !defined(TEGROUP_NO_CUBLASLT)
+    if (tegroup_impl_uses_cublaslt(plan->backend)) {
+        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+        count = 0;
+        for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && (i < lt.count || i == 0); i++) {
+            candidates[i] = *plan;
+            tegroup_impl_lt_choose(&candidates[i], &lt, i);
+            count = i + 1;
+        }
+    }
+#endif
+    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++)
+        medians[i] = i < count && (desc->any_numerics || candidates[i].numerics_id == plan->numerics_id) ? 0.0f : -1.0f;
+    for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
+        for (int32_t i = 0; i < count; i++) {
+            float time = -1;
+            if (medians[i] < 0) continue;
+            if (tegroup_impl_cuda_time(&candidates[i], desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            else if (round >= 0) times[i][round] = time;
+        }
+    for (int32_t i = 0; i < count; i++) {
+        if (medians[i] < 0) continue;
+        medians[i] = tegroup_impl_median(times[i], rounds);
+        if (best < 0 || medians[i] < medians[best]) best = i;
+    }
+    if (best < 0) { /* none ran: as the last one said */
+        if (error) *error = first;
+        return first.status;
+    }
+    *plan = candidates[best];
+    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;
 }
 #endif /* TEGROUP_CUDA_IMPLEMENTATION_INCLUDED */

@@ -51,6 +51,7 @@ static const struct feature { uint32_t bit; const char *name, *meaning; } featur
     {TEGROUP_FEATURE_BIAS, "bias", "bias, scaled bias and the bias gradient"},
     {TEGROUP_FEATURE_TAIL, "tail", "TEGROUP_TAIL_ZERO and TEGROUP_TAIL_POISON"},
     {TEGROUP_FEATURE_F64, "F64", "TEGROUP_COMPUTE_F64"},
+    {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to; elsewhere on a GPU it must be 0"},
 };
 enum { FEATURES = sizeof features / sizeof *features };
 
@@ -91,7 +92,7 @@ static void print_rules(void) {
 }
 
 static void print_quirks(void) {
-    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "alpha or beta differ by group"};
+    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "alpha or beta in device memory or by group"};
     static const char *const action[] = {"", "refused", "forward, dgrad and wgrad each get a cuBLASLt workspace of their own"};
     int32_t count;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
@@ -160,12 +161,16 @@ int main(void) {
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
            "A backend that is not built is refused. This page comes from a plain C build, which has the CPU backend alone; a build by nvcc\n"
-           "has `portable` too.\n\n");
+           "has `portable`, `cublaslt_grouped` and `cublaslt_loop` too. The last two call the cuBLASLt that the process has loaded (or\n"
+           "`desc.cublaslt_functions`), with the handle `desc.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"
            "`cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends that are\n"
-           "not built say what they will be held to.\n\n");
+           "not built say what they will be held to. `cublaslt_grouped` asks 16 bytes of addresses and, by quirk 4, of leading dimensions: of\n"
+           "data pointers it is checked, and a group of a list that starts elsewhere gets NaN.\n\n"
+           "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and the\n"
+           "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n\n");
     print_rules();
     printf("\n## Quirks\n\n"
            "Combinations of library, machine and case that are known to go wrong. `ignore_quirks` with bit q set takes the risk of quirk q.\n\n");

@@ -63,6 +63,19 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one)
+ * and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whatever its backend, and takes the saved choice if it
+ * is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve
+ * are ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
+    tegroup_plan *plan, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

@@ -163,7 +163,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 
 /* Rules of one tensor's memory, when a call is about to run. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                       tegroup_check_level level, int on_host, tegroup_error *error) {
+                                                       tegroup_check_level level, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
@@ -173,7 +173,7 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
                           TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
                           (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
-        if (on_host) { /* a snapshot in device memory is checked by the kernels that read it */
+        if (shape->row_sizes.space == TEGROUP_SPACE_HOST) { /* in device memory the kernels that read it check it */
             const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
             TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                               "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);

@@ -4,6 +4,9 @@
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error);
+/* What a backend asks of a call beyond the common rules. */
+static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error);
 #endif
 
 /* A call's problem must be the planned one, field by field. */
@@ -151,28 +154,31 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    tegroup_problem problem;
-    int on_host;
+static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, "plan", "must be what tegroup_plan_make wrote",
                       TEGROUP_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_problem problem;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
                       TEGROUP_BACKEND_CPU, plan->backend);
 
-    on_host = desc->space == TEGROUP_SPACE_HOST;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, on_host, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, on_host, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, on_host, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, on_host, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));
     if (problem.bias != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, on_host, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
@@ -186,8 +192,9 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
 #if defined(TEGROUP_IMPL_CUDA)
-    if (desc->check_level == TEGROUP_CHECK_DEEP && !on_host)
+    if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, error));
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));

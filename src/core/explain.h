@@ -14,6 +14,9 @@ static inline uint32_t tegroup_impl_built(void) {
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
     built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
+    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
+#endif
     return built;
 }
 
@@ -23,10 +26,19 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error);
+/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_problem *p,
-                                             tegroup_backend backend, const tegroup_target *target) {
+/* Bytes between the groups of a uniform tensor; 0 for any other. */
+static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
+                                             const tegroup_problem *p, tegroup_backend backend,
+                                             const tegroup_target *target) {
     int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
     if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
@@ -34,15 +46,21 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
     case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
         return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
-               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128;
-    case TEGROUP_QUIRK_GROUP_SCALARS: return p->alpha_stride || p->beta_stride;
+               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
+               || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
+               || tegroup_impl_stride_bytes(&desc->d) % 16;
+    case TEGROUP_QUIRK_GROUP_SCALARS:
+        return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
+               || p->beta_space == TEGROUP_SPACE_DEVICE;
     default: return 1;
     }
 }
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_problem *p,
-                                         const tegroup_target *target, tegroup_verdict *v) {
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
+ * here: the target is this machine, so that the handle for it must be there, too. */
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                         const tegroup_problem *p, const tegroup_target *target, int here,
+                                         tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
@@ -78,6 +96,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
                       "is older than the backend needs here", rule->cublaslt_min, target->cublaslt_version);
+    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->cublaslt, ERROR_UNSUPPORTED, "cublaslt",
+                      "must be the caller's cublasLtHandle_t", 1, 0);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
@@ -96,8 +116,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
                           ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
                           p->pointers_space[i]);
-        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, field,
-                          "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be HOST: the list is read there", TEGROUP_SPACE_HOST,
+                          p->pointers_space[i]);
     }
     TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
@@ -109,6 +130,12 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
                       ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
                       p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space != TEGROUP_SPACE_HOST || p->beta_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group where beta's is",
+                      TEGROUP_SPACE_DEVICE, p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space != TEGROUP_SPACE_HOST || p->alpha_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group where alpha's is",
+                      TEGROUP_SPACE_DEVICE, p->beta_space);
     TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
@@ -117,6 +144,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
                       TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
+                      "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
     if (unit) {
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
@@ -152,15 +181,20 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
         tegroup_impl_setup_layout(p->groups, layout);
         for (i = 0; i < count; i++)
             separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
-                        && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)
+                        && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
                         && !(desc->ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
         break;
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
-                                tegroup_impl_mul(cublas, tegroup_impl_max(1, desc->stream_count)));
+        tegroup_impl_layout_add(
+            layout, "cuBLASLt, one part a stream",
+            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->stream_count)));
+        if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+            tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+            tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
+        }
         break;
     case TEGROUP_BACKEND_CPU:
         tegroup_impl_layout_add(layout, "panels of each thread",
@@ -174,8 +208,8 @@ static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b
 
 /* One backend's verdict: the table row that comes furthest, then the quirks. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                        tegroup_backend backend, const tegroup_target *target, int32_t threads,
-                                        tegroup_verdict *verdict) {
+                                        tegroup_backend backend, const tegroup_target *target, int here,
+                                        int32_t threads, tegroup_verdict *verdict) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
@@ -186,7 +220,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
         int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
         if (rules[i].backend != backend) continue;
         memset(&v, 0, sizeof v);
-        met = tegroup_impl_judge(&rules[i], p, target, &v);
+        met = tegroup_impl_judge(&rules[i], desc, p, target, here, &v);
         closer = met == best
                  && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
         if (met > best || closer) {
@@ -200,7 +234,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
         if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
-            && tegroup_impl_quirk_applies(&quirks[i], p, backend, target)) {
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
@@ -222,8 +256,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 }
 
 /* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_target *given, tegroup_target *target,
-                                                 tegroup_error *error) {
+static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                 tegroup_target *target, tegroup_error *error) {
+    (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
         TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
@@ -236,8 +271,10 @@ static inline tegroup_status tegroup_impl_target(const tegroup_target *given, te
         *target = *given;
     }
 #if defined(TEGROUP_IMPL_CUDA)
-    else
+    else {
         (void)tegroup_impl_cuda_target(target);
+        target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
+    }
 #endif
     if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
@@ -255,11 +292,11 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     tegroup_target resolved;
     int32_t i, chosen = 0;
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved,
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, target == NULL,
                              tegroup_impl_plan_threads(desc, &resolved), v);
         v->chosen = !chosen && v->status == TEGROUP_OK
                     && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
@@ -268,11 +305,17 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
     return TEGROUP_OK;
 }
 
-/* FNV-1a over what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
+/* FNV-1a. */
+#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
+static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
     int64_t parts[11];
-    uint64_t hash = UINT64_C(14695981039346656037);
-    int32_t i, shift;
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -284,10 +327,7 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
     parts[9] = p->split_k;
     parts[10] = sm;
-    for (i = 0; i < 11; i++)
-        for (shift = 0; shift < 64; shift += 8)
-            hash = (hash ^ ((uint64_t)parts[i] >> shift & 255u)) * UINT64_C(1099511628211);
-    return hash;
+    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
@@ -301,7 +341,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_explain(desc, target, verdicts, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(target, &resolved, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         int asked = desc->backend == TEGROUP_BACKEND_AUTO
                         ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)

@@ -67,7 +67,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */
     int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
-    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only             */
+    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
+                                          cuBLASLt's algorithm, and so its numerics_id, may follow it             */
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
@@ -80,7 +81,10 @@ typedef struct tegroup_gemm_desc {
     size_t          cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
                                                documented advice for Hopper and later                             */
     struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
+    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
     struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none   */
     struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
     int32_t         stream_count;
+    int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
+                                         CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture     */
 } tegroup_gemm_desc;

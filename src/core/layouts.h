@@ -127,10 +127,13 @@ static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *lay
                                                            "C leading dimensions",
                                                            "D rows",
                                                            "D columns",
-                                                           "D leading dimensions"};
+                                                           "D leading dimensions",
+                                                           "alpha",
+                                                           "beta"};
     int32_t i;
     tegroup_impl_layout_begin(layout);
-    for (i = 0; i < TEGROUP_SETUP_COUNT; i++) tegroup_impl_layout_add(layout, names[i], 8 * (int64_t)groups);
+    for (i = 0; i < TEGROUP_SETUP_COUNT; i++)
+        tegroup_impl_layout_add(layout, names[i], (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4) * (int64_t)groups);
 }
 
 TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {

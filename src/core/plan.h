@@ -67,6 +67,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_TAIL          64u   /* TAIL_ZERO and TAIL_POISON           */
 #define TEGROUP_FEATURE_F64          128u   /* COMPUTE_F64                         */
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
+#define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
@@ -78,7 +79,7 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_ALWAYS = 0,
     TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
-    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta differ by group                                */
+    TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta are in device memory or differ by group        */
 } tegroup_quirk_case;
 
 #define TEGROUP_QUIRK_UNFIXED 999999 /* as cublaslt_below: no version is known to have it mended */
@@ -111,5 +112,21 @@ typedef struct tegroup_plan {
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[64]; /* backend's own: cuBLASLt algorithms, kernel images                       */
+    uint64_t        algorithm[128]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
 } tegroup_plan;
+
+/* What tegroup_plan_tune times. */
+#define TEGROUP_TUNE_CANDIDATES 8
+#define TEGROUP_TUNE_ROUNDS     64
+typedef struct tegroup_tune_desc {
+    size_t              struct_size; /* sizeof(tegroup_tune_desc)                                                   */
+    const tegroup_gemm_desc *gemm;   /* the planned product on real buffers, with the snapshots of a usual routing  */
+    int32_t             overwrite;   /* required to be 1: the caller's word that gemm's results may be overwritten  */
+    int32_t             any_numerics; /* 0: only candidates of the plan's numerics_id. 1: all; the plan then gets the
+                                         numerics_id of the one that is kept                                        */
+    int32_t             rounds;      /* timed runs of each candidate, whose median counts; 0 = 15                   */
+    struct CUevent_st  *begin, *end; /* caller's events, made with timing; the CPU backend needs none               */
+    float              *milliseconds; /* [TEGROUP_TUNE_CANDIDATES] medians, -1 = not timed; NULL = not wanted       */
+} tegroup_tune_desc;
+
+#define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */

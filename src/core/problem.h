@@ -48,6 +48,12 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
     TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
                       desc->stream_count);
+    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
+                      "must be 0 or 1", 1, desc->host_sizes_final);
+    TEGROUP_IMPL_RULE(!desc->cublaslt_functions
+                          || desc->cublaslt_functions->struct_size == sizeof *desc->cublaslt_functions,
+                      ERROR_STRUCT_SIZE, "cublaslt_functions.struct_size", "must be the size of the struct",
+                      sizeof *desc->cublaslt_functions, desc->cublaslt_functions->struct_size);
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
     return TEGROUP_OK;

@@ -19,7 +19,8 @@
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
     X(ERROR_UNSUPPORTED, 15, "no backend can do this here")                                          \
     X(ERROR_NOT_BUILT, 16, "the backend is not part of this build")                                  \
-    X(ERROR_CUDA, 17, "a CUDA call failed; native is its cudaError_t")
+    X(ERROR_CUDA, 17, "a CUDA call failed; native is its cudaError_t")                               \
+    X(ERROR_CUBLAS, 18, "a cuBLASLt call failed; native is its cublasStatus_t")
 
 #define TEGROUP_IMPL_ENUMERATE(name, value, text) TEGROUP_##name = (value),
 typedef enum tegroup_status { TEGROUP_STATUS_LIST(TEGROUP_IMPL_ENUMERATE) TEGROUP_STATUS_COUNT } tegroup_status;

@@ -1,14 +1,39 @@
-/* ---- GPU backends: plan and run ---- */
+/* ---- GPU backends: plan, check and run ---- */
+
+#if defined(TEGROUP_NO_CUBLASLT)
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
+    (void)desc;
+    return 0;
+}
+#endif
 
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;
+    (void)desc, (void)error; /* unused where every backend is left out */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
 #endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_plan(desc, plan, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_plan(desc, plan, error);
+#endif
     default: break; /* explain offers nothing else that is built */
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error) {
+    (void)desc, (void)error;
+    switch (plan->backend) {
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
+#endif
+    default: break;
     }
     return TEGROUP_OK;
 }
@@ -17,12 +42,17 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
                                                     struct CUstream_st *stream, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
+    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
+#if !defined(TEGROUP_NO_CUBLASLT)
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_gemm(plan, desc, stream, error);
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_gemm(plan, desc, stream, error);
 #endif
     default: break;
     }

@@ -32,7 +32,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     int device = -1;
     const void *address = tegroup_impl_listed(t) ? (const void *)t->pointers : t->data;
     const char *field = tegroup_impl_listed(t) ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA);
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !address) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !address || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaGetDevice(&device), "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaPointerGetAttributes(&attributes, address), field,

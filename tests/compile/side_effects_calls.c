@@ -47,6 +47,9 @@ int main(void) {
     BOTH(tegroup_gemm(&w.forward_plan, &w.forward, NULL, &error), tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, &error));
     BOTH(tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, &error), tegroup_gemm(&w.dgrad_plan, &w.wgrad, NULL, &error));
     BOTH(tegroup_gemm(&w.wgrad_plan, &w.wgrad, NULL, &error), tegroup_gemm(&w.wgrad_plan, &w.forward, NULL, &error));
+    BOTH(tegroup_plan_tune(&w.forward_plan, &w.tune, NULL, &error), tegroup_plan_tune(&w.forward_plan, NULL, NULL, &error));
+    BOTH(tegroup_plan_save(&w.forward_plan, w.saved, sizeof w.saved, &error), tegroup_plan_save(&w.forward_plan, w.saved, 1, &error));
+    BOTH(tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, &error), tegroup_plan_load(&w.dgrad, w.saved, sizeof w.saved, &w.plan, &error));
     BOTH(tegroup_activation_forward(&w.activation, NULL, &error), tegroup_activation_forward(NULL, NULL, &error));
     BOTH(tegroup_activation_backward(&w.activation_backward, NULL, &error), tegroup_activation_backward(NULL, NULL, &error));
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));

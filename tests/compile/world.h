@@ -17,6 +17,8 @@ typedef struct world {
     tegroup_gemm_desc                dgrad;      /* with nothing                              */
     tegroup_gemm_desc                wgrad;      /* with a bias gradient, accumulating        */
     tegroup_plan                     forward_plan, dgrad_plan, wgrad_plan;
+    tegroup_tune_desc                tune;       /* of forward                                */
+    tegroup_cublaslt_functions       functions;  /* of no library                             */
     tegroup_target                   target;     /* a machine that is not here                */
     tegroup_activation_desc          activation;
     tegroup_activation_backward_desc activation_backward;
@@ -50,6 +52,8 @@ typedef struct world {
     MEMORY(float, tokens, TOKENS * N);
     MEMORY(float, weights, SLOTS);
     MEMORY(float, weights_grad, SLOTS);
+
+    MEMORY(unsigned char, saved, TEGROUP_SAVED_PLAN_BYTES); /* forward_plan */
 
     /* out, and garbage */
     MEMORY(unsigned char, snapshot_out, 8192);
@@ -205,6 +209,13 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     status = tegroup_plan_make(&w->forward, NULL, &w->forward_plan, error);
     if (status == TEGROUP_OK) status = tegroup_plan_make(&w->dgrad, NULL, &w->dgrad_plan, error);
     if (status == TEGROUP_OK) status = tegroup_plan_make(&w->wgrad, NULL, &w->wgrad_plan, error);
+    if (status == TEGROUP_OK) status = tegroup_plan_save(&w->forward_plan, w->saved, sizeof w->saved, error);
+    memset(&w->tune, 0, sizeof w->tune);
+    memset(&w->functions, 0, sizeof w->functions);
+    w->tune.struct_size = sizeof w->tune;
+    w->tune.gemm = &w->forward;
+    w->tune.overwrite = 1;
+    w->functions.struct_size = sizeof w->functions;
     if (status != TEGROUP_OK) return status;
     memset(&w->target, 0, sizeof w->target);
     w->target.struct_size = sizeof w->target;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The GPU suite: builds tests/gpu/test_gpu.cu for this machine's GPU and runs it. With "sanitize" as its argument it runs a
+# The GPU suite: builds tests/gpu/test_gpu.cu and test_cublaslt.cu for this machine's GPU and runs them; CUBLAS_HOME names
+# another cuBLAS than the toolkit's. With "sanitize" as its argument it runs a
 # small part under each tool of compute-sanitizer instead. Without nvcc or a GPU it says so and skips.
 set -u
 cd "$(dirname "$0")/../.."
@@ -24,4 +25,9 @@ if [ "${1:-}" = sanitize ]; then
     done
     exit $failed
 fi
-exec build/test_gpu
+"$nvcc" -std=c++17 -O1 -w -gencode "arch=compute_$capability,code=sm_$capability" -DTEGROUP_NO_PORTABLE -I. -Itests/vendor -Itests/unit \
+    tests/gpu/test_cublaslt.cu -lcublasLt -o build/test_cublaslt || { echo "not ok cublaslt_suite_builds"; exit 1; }
+build/test_gpu
+failed=$?
+LD_LIBRARY_PATH=${CUBLAS_HOME:+$CUBLAS_HOME/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} build/test_cublaslt && exit $failed
+exit 1

@@ -347,9 +347,10 @@ SUPPORT rng row_rng(const spec *s, char role, int32_t g, int64_t row) {
     return rng_seed(splitmix64(&state));
 }
 
-/* Element skew of 0 to 3, so that nothing is better aligned than its type. */
+/* Element skew of 0 to 3, so that nothing is better aligned than its type; 1 in elements_aligned: none. */
+static int elements_aligned;
 SUPPORT void *elements_new(tegroup_dtype dtype, int64_t elements) {
-    return guarded_skewed((size_t)elements * size_of(dtype), (size_t)elements % 4 * size_of(dtype));
+    return guarded_skewed((size_t)elements * size_of(dtype), elements_aligned ? 0 : (size_t)elements % 4 * size_of(dtype));
 }
 
 SUPPORT void *index_array(tegroup_dtype dtype, const int64_t *values, int32_t count) {
@@ -433,7 +434,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         shape->col_sizes.data = index_array(sizes.dtype, cols, G);
         if (s->pack == PACK_LD) t->tensor.ld = ld;
     }
-    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + 5;
+    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (elements_aligned ? 8 : 5);
     for (int32_t g = 0; g < G; g++) {
         t->rows[g] = rows[g];
         t->cols[g] = cols != NULL ? cols[g] : width;
@@ -847,6 +848,25 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     s.lists = rng_chance(r, 25) ? (int32_t)rng_int(r, 1, 31) : 0;
     if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= ~1; /* rows of a list have no common numbering */
     if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
+    return s;
+}
+
+/* The same with 16-bit operands and, where elements_aligned is set, every row at a multiple of 16 bytes: what cuBLASLt's
+ * grouped matmul takes. No bias, no tail to fill. */
+SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width) {
+    spec s = random_spec(r, op, most_rows, most_width);
+    s.in = rng_chance(r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
+    s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
+    s.compute = TEGROUP_COMPUTE_F32;
+    s.bias = 0;
+    s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+    s.lists &= 15;
+    if (!elements_aligned) return s;
+    s.n = (s.n + 7) / 8 * 8;
+    s.k = (s.k + 7) / 8 * 8;
+    s.pad = s.pad / 4 * 8;
+    if (s.ng != NULL || s.kg != NULL) s.pack = PACK_LD;
+    if (s.pack == PACK_LD && s.pad == 0) s.pad = 8; /* without padding, rows are as wide as each group */
     return s;
 }
 

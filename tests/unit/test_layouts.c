@@ -85,8 +85,8 @@ UTEST(layouts, cublaslt_setup_of_every_count) {
         ASSERT_EQ(tegroup_cublaslt_setup_layout(groups, &layout, NULL), TEGROUP_OK);
         ASSERT_STREQ("", flaw(&layout));
         ASSERT_EQ(layout.count, TEGROUP_SETUP_COUNT);
-        for (int32_t i = 0; i < layout.count; i++) ASSERT_EQ(layout.items[i].bytes, (size_t)groups * 8);
-        ASSERT_EQ(layout.total_bytes, TEGROUP_SETUP_COUNT * up_to_256((size_t)groups * 8));
+        for (int32_t i = 0; i < layout.count; i++) ASSERT_EQ(layout.items[i].bytes, (size_t)groups * (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4));
+        ASSERT_EQ(layout.total_bytes, TEGROUP_SETUP_ALPHA_VALUE * up_to_256((size_t)groups * 8) + 2 * up_to_256((size_t)groups * 4));
     }
 }
 

@@ -1,0 +1,141 @@
+/* ---- Tune, save and load a plan ---- */
+
+/* The choice that a plan made among equals: cuBLASLt's algorithm. All zero where a backend has one candidate. */
+typedef struct tegroup_impl_choice {
+    uint64_t words[8];
+} tegroup_impl_choice;
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error);
+/* A number that tells kinds of devices apart. */
+static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    int32_t i;
+    (void)stream;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
+                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
+                      desc->overwrite);
+    TEGROUP_IMPL_RULE(desc->any_numerics == 0 || desc->any_numerics == 1, ERROR_VALUE, "any_numerics", "must be 0 or 1",
+                      1, desc->any_numerics);
+    TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
+                      "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);
+#endif
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = -1;
+    return TEGROUP_OK;
+}
+
+#define TEGROUP_IMPL_SAVED_MAGIC 0x31564754u /* "TGV1" */
+
+/* What the bytes hold; their last 8 are the hash of the others. */
+typedef struct tegroup_impl_saved {
+    uint32_t magic;
+    int32_t version; /* TEGROUP_VERSION */
+    tegroup_backend backend;
+    int32_t sm;
+    int32_t cublaslt_version; /* 0 where the backend does not use it */
+    uint64_t kind;
+    uint64_t numerics_id;
+    tegroup_impl_choice choice;
+    tegroup_problem problem;
+} tegroup_impl_saved;
+
+#define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
+typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
+
+static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
+}
+
+/* What a plan would be saved as. */
+static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
+                                                   tegroup_error *error) {
+    (void)error;
+    memset(saved, 0, sizeof *saved);
+    saved->magic = TEGROUP_IMPL_SAVED_MAGIC;
+    saved->version = TEGROUP_VERSION;
+    saved->backend = plan->backend;
+    saved->sm = plan->sm;
+    saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
+    saved->numerics_id = plan->numerics_id;
+    saved->problem = plan->problem;
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU) {
+        saved->choice = tegroup_impl_cuda_choice(plan);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
+    }
+#endif
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error) {
+    tegroup_impl_saved saved;
+    uint64_t hash;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
+                      TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
+                      "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(plan, &saved, error));
+    memset(bytes, 0, TEGROUP_SAVED_PLAN_BYTES);
+    memcpy(bytes, &saved, sizeof saved);
+    hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH);
+    memcpy((char *)bytes + TEGROUP_IMPL_SAVED_HASH, &hash, sizeof hash);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    tegroup_impl_saved saved, here;
+    tegroup_gemm_desc same;
+    tegroup_plan made;
+    uint64_t hash;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
+                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
+                      TEGROUP_SAVED_PLAN_BYTES, size);
+    memcpy(&saved, bytes, sizeof saved);
+    memcpy(&hash, (const char *)bytes + TEGROUP_IMPL_SAVED_HASH, sizeof hash);
+    TEGROUP_IMPL_RULE(saved.magic == TEGROUP_IMPL_SAVED_MAGIC, ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote", TEGROUP_IMPL_SAVED_MAGIC, saved.magic);
+    TEGROUP_IMPL_RULE(saved.version == TEGROUP_VERSION, ERROR_PLAN, "bytes", "must come from this version of tegroup",
+                      TEGROUP_VERSION, saved.version);
+    TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
+                      "must be what tegroup_plan_save wrote: the hash differs",
+                      tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
+    TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
+                      "must be AUTO or that of the saved plan", saved.backend, desc->backend);
+    same = *desc;
+    same.backend = saved.backend;
+    TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
+    TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
+                      "must be saved on the same kind of device", saved.sm, here.sm);
+    TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
+                      "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (made.backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &saved.choice, error));
+#endif
+    TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
+                      "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
+    *plan = made;
+    return TEGROUP_OK;
+}

@@ -1,0 +1,220 @@
+/* ---- cuBLASLt: functions, descriptors, algorithms ---- */
+
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+
+/* Numbers of cublasLt.h, which is not included: an installed one may be older than the library that is loaded. */
+enum {
+    TEGROUP_IMPL_LT_F32 = 0,   /* CUDA_R_32F  */
+    TEGROUP_IMPL_LT_F16 = 2,   /* CUDA_R_16F  */
+    TEGROUP_IMPL_LT_BF16 = 14, /* CUDA_R_16BF */
+    /* CUBLAS_COMPUTE_32F, and 32F_PEDANTIC: no TF32 and no emulation, whatever the environment says */
+    TEGROUP_IMPL_LT_COMPUTE_32F = 68,
+    TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC = 69,
+    TEGROUP_IMPL_LT_POINTER_MODE = 2,      /* CUBLASLT_MATMUL_DESC_POINTER_MODE: 0 host, 1 device     */
+    TEGROUP_IMPL_LT_TRANSA = 3,            /* CUBLASLT_MATMUL_DESC_TRANSA: 0 CUBLAS_OP_N, 1 _T        */
+    TEGROUP_IMPL_LT_TRANSB = 4,            /* CUBLASLT_MATMUL_DESC_TRANSB                             */
+    TEGROUP_IMPL_LT_ALPHA_STRIDE = 39,     /* CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE                 */
+    TEGROUP_IMPL_LT_BETA_STRIDE = 40,      /* CUBLASLT_MATMUL_DESC_BETA_BATCH_STRIDE                  */
+    TEGROUP_IMPL_LT_BATCH_INVARIANCE = 41, /* CUBLASLT_MATMUL_DESC_BATCH_INVARIANCE_FLAGS             */
+    TEGROUP_IMPL_LT_ROWS_COLS_WIDTH =
+        12,                            /* CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_COLS_ARRAY_INTEGER_WIDTH: 1 = 64 bits */
+    TEGROUP_IMPL_LT_LD_WIDTH = 13,     /* CUBLASLT_GROUPED_MATRIX_LAYOUT_LD_ARRAY_INTEGER_WIDTH   */
+    TEGROUP_IMPL_LT_MAX_WORKSPACE = 1, /* CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES                */
+    TEGROUP_IMPL_LT_REDUCTIONS = 3,    /* CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: 0 = k is not split */
+    TEGROUP_IMPL_LT_ALIGNMENT_A = 5,   /* CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, then _B, _C, _D    */
+    TEGROUP_IMPL_LT_AVERAGE_K = 13,    /* CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM      */
+    TEGROUP_IMPL_LT_AVERAGE_ROWS = 14, /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS        */
+    TEGROUP_IMPL_LT_AVERAGE_COLS = 15  /* CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS        */
+};
+
+/* Descriptors, opaque and several times as large as any version's. */
+typedef struct tegroup_impl_lt_opaque {
+    uint64_t words[64];
+} tegroup_impl_lt_opaque;
+
+typedef struct tegroup_impl_lt_matmul {
+    tegroup_impl_lt_opaque desc, a, b, c, d;
+} tegroup_impl_lt_matmul;
+
+typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
+    tegroup_impl_choice algorithm;      /* cublasLtMatmulAlgo_t            */
+    size_t workspace_bytes;
+    int32_t state;
+    float waves;
+    int32_t reserved[4];
+} tegroup_impl_lt_result;
+
+/* plan.algorithm of both backends. */
+typedef struct tegroup_impl_lt_plan {
+    tegroup_cublaslt_functions functions;
+    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
+    int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
+    int32_t has_unaligned;
+    int32_t alignment;    /* loop: bytes that addresses must be a multiple of for algorithms */
+    int32_t stream_count; /* loop */
+} tegroup_impl_lt_plan;
+static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
+
+#define TEGROUP_IMPL_SIGNATURE(name, result, arguments) typedef result(*tegroup_impl_##name) arguments;
+TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_SIGNATURE)
+#undef TEGROUP_IMPL_SIGNATURE
+#define TEGROUP_IMPL_LT(functions, name) (reinterpret_cast<tegroup_impl_##name>((functions)->name))
+
+static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *plan) {
+    tegroup_impl_lt_plan lt;
+    memcpy(&lt, plan->algorithm, sizeof lt);
+    return lt;
+}
+
+/* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
+ * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
+static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
+    tegroup_cublaslt_functions f;
+    if (desc->cublaslt_functions) return *desc->cublaslt_functions;
+    memset(&f, 0, sizeof f);
+    f.struct_size = sizeof f;
+#if !defined(_WIN32)
+    static const char *const names[] = {"libcublasLt.so.14", "libcublasLt.so.13", "libcublasLt.so.12",
+                                        "libcublasLt.so"};
+    void *matmul = dlsym(RTLD_DEFAULT, "cublasLtMatmul"), *library = NULL;
+    Dl_info info;
+    if (matmul && dladdr(matmul, &info) && info.dli_fname) library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    for (int32_t i = 0; !matmul && !library && i < 4; i++) library = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+#define TEGROUP_IMPL_FIND(name, result, arguments)                                                                     \
+    f.name = reinterpret_cast<tegroup_function>(dlsym(library ? library : RTLD_DEFAULT, #name));
+    TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FIND)
+#undef TEGROUP_IMPL_FIND
+    if (library) dlclose(library); /* whoever loaded it still holds it */
+#endif
+    return f;
+}
+
+/* 0 unless every function was found; the grouped one is newer than the others and may be missing. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
+    tegroup_cublaslt_functions f = tegroup_impl_lt_find(desc);
+    int complete = 1;
+    if (!f.cublasLtGroupedMatrixLayoutInit_internal) f.cublasLtGroupedMatrixLayoutInit_internal = f.cublasLtGetVersion;
+#define TEGROUP_IMPL_FOUND(name, result, arguments) complete &= f.name != NULL;
+    TEGROUP_CUBLASLT_LIST(TEGROUP_IMPL_FOUND)
+#undef TEGROUP_IMPL_FOUND
+    return complete ? (int32_t)TEGROUP_IMPL_LT(&f, cublasLtGetVersion)() : 0;
+}
+
+static inline tegroup_status tegroup_impl_lt_status(int code, const char *field, const char *rule,
+                                                    tegroup_error *error) {
+    if (code == 0) return TEGROUP_OK;
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUBLAS, field, rule, 0, code);
+    if (error) error->native = code;
+    return TEGROUP_ERROR_CUBLAS;
+}
+
+/* Set an attribute in the width that the library gives it (all of them are integers; hosts are little-endian). */
+typedef int (*tegroup_impl_lt_get)(const void *, int, void *, size_t, size_t *);
+typedef int (*tegroup_impl_lt_set)(void *, int, const void *, size_t);
+static inline int tegroup_impl_lt_put(tegroup_function get, tegroup_function set, tegroup_impl_lt_opaque *object,
+                                      int attribute, int64_t value) {
+    size_t bytes = 0;
+    int code = reinterpret_cast<tegroup_impl_lt_get>(get)(object, attribute, NULL, 0, &bytes);
+    if (code != 0) return code;
+    if (bytes > sizeof value) return 7; /* CUBLAS_STATUS_INVALID_VALUE: not an integer */
+    return reinterpret_cast<tegroup_impl_lt_set>(set)(object, attribute, &value, bytes);
+}
+
+static inline int tegroup_impl_lt_dtype(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F32    ? TEGROUP_IMPL_LT_F32
+           : dtype == TEGROUP_DTYPE_BF16 ? TEGROUP_IMPL_LT_BF16
+                                         : TEGROUP_IMPL_LT_F16;
+}
+
+/* The operation. Scalars in device memory are arrays of pointers where the matmul is grouped, else one number each. */
+static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int grouped,
+                                           tegroup_impl_lt_opaque *desc) {
+    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const tegroup_function get = f->cublasLtMatmulDescGetAttribute, set = f->cublasLtMatmulDescSetAttribute;
+    int code = TEGROUP_IMPL_LT(f, cublasLtMatmulDescInit_internal)(
+        desc, sizeof *desc,
+        p->a == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_LT_COMPUTE_32F_PEDANTIC : TEGROUP_IMPL_LT_COMPUTE_32F,
+        TEGROUP_IMPL_LT_F32);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSA, p->op == TEGROUP_OP_FORWARD);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_TRANSB, p->op == TEGROUP_OP_WGRAD);
+    if (!code) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_POINTER_MODE, device_scalars);
+    if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_ALPHA_STRIDE, 1);
+    if (!code && device_scalars && grouped) code = tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BETA_STRIDE, 1);
+    /* unset, it would follow an environment variable; older libraries have neither */
+    if (!code) (void)tegroup_impl_lt_put(get, set, desc, TEGROUP_IMPL_LT_BATCH_INVARIANCE, 0);
+    return code;
+}
+
+/* The usual size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+typedef struct tegroup_impl_lt_size {
+    int64_t rows, cols, k;
+} tegroup_impl_lt_size;
+
+static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
+    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
+    const int64_t rows = tegroup_impl_max(1, tegroup_impl_ceil_div(total, parts));
+    tegroup_impl_lt_size size;
+    size.rows = p->op == TEGROUP_OP_FORWARD ? p->n : p->k;
+    size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
+    size.k = p->op == TEGROUP_OP_FORWARD ? p->k : p->op == TEGROUP_OP_DGRAD ? p->n : rows;
+    return size;
+}
+
+/* What the library offers, fastest first by its own estimate. Returns how many. */
+static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
+                                             tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
+                                             const tegroup_impl_lt_size *grouped, tegroup_impl_choice *algorithms,
+                                             int32_t most, int *code) {
+    const tegroup_function get = f->cublasLtMatmulPreferenceGetAttribute, set = f->cublasLtMatmulPreferenceSetAttribute;
+    tegroup_impl_lt_opaque preference;
+    tegroup_impl_lt_result results[TEGROUP_TUNE_CANDIDATES];
+    int found = 0;
+    int32_t count = 0;
+    memset(results, 0, sizeof results);
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulPreferenceInit_internal)(&preference, sizeof preference);
+    if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_MAX_WORKSPACE, workspace_bytes);
+    for (int i = 0; i < 4 && !*code; i++)
+        *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_ALIGNMENT_A + i, alignment);
+    if (grouped) {
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_ROWS, grouped->rows);
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_COLS, grouped->cols);
+        if (!*code) *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_AVERAGE_K, grouped->k);
+    } else if (!*code) {
+        *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_REDUCTIONS, 0);
+    }
+    if (*code) return 0;
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, &m->c, &m->d,
+                                                               &preference, most, results, &found);
+    if (*code) return 0;
+    for (int i = 0; i < found && i < most; i++)
+        if (results[i].state == 0 && (int64_t)results[i].workspace_bytes <= workspace_bytes)
+            algorithms[count++] = results[i].algorithm;
+    return count;
+}
+
+/* A kernel of ours must have an image for this GPU before anything is enqueued. */
+static inline tegroup_status tegroup_impl_lt_image(const tegroup_plan *plan, const void *kernel, tegroup_error *error) {
+    cudaFuncAttributes attributes;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+        (void)cudaGetLastError();
+        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
+                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
+                                 plan->sm, 0);
+    }
+    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
+}
+
+/* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
+static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
+    uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
+    id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
+    lt->chosen = i;
+    if (i < lt->count) id = tegroup_impl_hash(id, &lt->algorithms[i], sizeof lt->algorithms[i]);
+    plan->numerics_id = id;
+    memcpy(plan->algorithm, lt, sizeof *lt);
+}

@@ -1,0 +1,107 @@
+/* ---- cublaslt_grouped ---- */
+
+/* The whole matmul over a set-up workspace at `base`. */
+static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+                                          const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
+    static const tegroup_setup_item parts[4][3] = {{TEGROUP_SETUP_A_ROWS, TEGROUP_SETUP_A_COLS, TEGROUP_SETUP_A_LD},
+                                                   {TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD},
+                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_C_LD},
+                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD}};
+    const tegroup_function get = f->cublasLtMatrixLayoutGetAttribute, set = f->cublasLtMatrixLayoutSetAttribute;
+    tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
+    const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
+    int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    for (int i = 0; i < 4 && !code; i++) {
+        code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
+            items->at[parts[i][1]], items->at[parts[i][2]]);
+        if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_ROWS_COLS_WIDTH, 1);
+        if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_LD_WIDTH, 1);
+    }
+    return code;
+}
+
+/* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
+static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
+    const int separate = plan->workspace.count > TEGROUP_SETUP_COUNT + 1;
+    return &plan->workspace.items[TEGROUP_SETUP_COUNT + (separate ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                          tegroup_error *error) {
+    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    const tegroup_impl_setup_items items =
+        tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, &plan->problem);
+    tegroup_impl_lt_matmul m;
+    tegroup_impl_lt_plan lt;
+    int code = 0;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_setup_kernel, error));
+    memset(&lt, 0, sizeof lt);
+    lt.functions = tegroup_impl_lt_find(desc);
+    TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
+                      "cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
+    if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
+        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, 16, &usual, lt.algorithms,
+                                          TEGROUP_TUNE_CANDIDATES, &code);
+        if (lt.count == 0) {
+            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+            if (error) error->native = code;
+            return TEGROUP_ERROR_UNSUPPORTED;
+        }
+    }
+    tegroup_impl_lt_choose(plan, &lt, 0);
+    return TEGROUP_OK;
+}
+
+/* Addresses by columns are what cuBLASLt was told; those of lists are seen by the set-up kernel only. */
+static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                             tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                      "must be 16-byte aligned for cuBLASLt's grouped matmul", 16, (uintptr_t)t->data % 16);
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for cuBLASLt's grouped matmul",
+                      16, tegroup_impl_stride_bytes(t));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, error);
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->workspace);
+    const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
+    const int device_scalars =
+        plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
+    const float beta = desc->accumulate ? 1.0f : call.beta;
+    const void *alphas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_ALPHA] : &call.alpha;
+    const void *betas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_BETA] : &beta;
+    tegroup_impl_lt_matmul m;
+    int code;
+    if (plan->problem.groups == 0) return TEGROUP_OK;
+    if (lt.count > 0) {
+        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    }
+    tegroup_impl_setup_kernel<<<(unsigned)plan->problem.groups, 128, 0, stream>>>(call, items);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error));
+    if (lt.count == 0) return TEGROUP_OK;
+    code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
+        desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
+        items.at[TEGROUP_SETUP_C], &m.c, items.at[TEGROUP_SETUP_D], &m.d, &lt.algorithms[lt.chosen],
+        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+    return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
+}

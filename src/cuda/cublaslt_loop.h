@@ -1,0 +1,232 @@
+/* ---- cublaslt_loop ---- */
+
+/* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
+ * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
+ * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
+
+/* Four plain layouts of a product; dimensions of at least one. */
+static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, const tegroup_problem *p, int64_t rows,
+                                          int64_t cols, int64_t k, const int64_t ld[4], tegroup_impl_lt_matmul *m) {
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
+    tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
+    const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
+    const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
+    const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
+    int code = 0;
+    for (int i = 0; i < 4 && !code; i++)
+        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+            ld[i] > 0 ? ld[i] : high[i]);
+    return code;
+}
+
+/* The largest power of two, 16 at the most, that divides every distance between rows and between groups. */
+static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
+    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
+                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
+                        | tegroup_impl_stride_bytes(&desc->d);
+    int32_t alignment = 16;
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
+    if (packed) return (int32_t)tegroup_impl_min(a, d);
+    while (all % alignment != 0) alignment /= 2;
+    return alignment;
+}
+
+/* Scalars that live in device memory, as floats in the workspace. */
+static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
+                                                   float zero, int32_t groups, float *alphas, float *betas) {
+    const int32_t g = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (g >= groups) return;
+    alphas[g] = (float)tegroup_impl_scalar(&alpha, g, one);
+    betas[g] = (float)tegroup_impl_scalar(&beta, g, zero);
+}
+
+/* beta * C of a group without terms. */
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+                                                 float beta, const float *beta_at) {
+    tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                             (int64_t)gridDim.x * blockDim.x);
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                       tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t slots = tegroup_impl_max(1, desc->stream_count),
+                  slot = (int64_t)plan->workspace.items[0].bytes / slots;
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
+    tegroup_impl_lt_matmul m;
+    tegroup_impl_lt_plan lt;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_empty_kernel, error));
+    memset(&lt, 0, sizeof lt);
+    lt.functions = tegroup_impl_lt_find(desc);
+    lt.stream_count = desc->stream_count;
+    lt.alignment = tegroup_impl_lt_alignment(desc, p);
+    if (p->groups > 0 && !tegroup_impl_termless(desc)) {
+        int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
+        if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
+                                          TEGROUP_TUNE_CANDIDATES, &code);
+        if (lt.count == 0) {
+            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+            if (error) error->native = code;
+            return TEGROUP_ERROR_UNSUPPORTED;
+        }
+        lt.has_unaligned =
+            tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+    }
+    tegroup_impl_lt_choose(plan, &lt, 0);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->stream_count == lt.stream_count, ERROR_PLAN, "stream_count", "must be as planned",
+                      lt.stream_count, desc->stream_count);
+    if (desc->stream_count == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->streams != NULL, ERROR_NULL_ARGUMENT, "streams", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->events != NULL, ERROR_NULL_ARGUMENT, "events", "must not be NULL", 1, 0);
+    for (int32_t i = 0; i <= desc->stream_count; i++)
+        TEGROUP_IMPL_RULE(desc->events[i] != NULL, ERROR_NULL_ARGUMENT, "events",
+                          "must hold no NULL; got the event's index", -1, i);
+    return TEGROUP_OK;
+}
+
+/* What every group of a call shares. */
+typedef struct tegroup_impl_lt_loop {
+    const tegroup_impl_lt_plan *lt;
+    tegroup_gemm_desc desc; /* scalars in device memory left out: the host must not read them */
+    tegroup_snapshot_view views[4];
+    tegroup_impl_lt_matmul m;
+    float *alphas, *betas; /* device; NULL = on the host */
+    int32_t aligned;
+} tegroup_impl_lt_loop;
+
+static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
+                                                        char *slot, int64_t slot_bytes, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    const tegroup_impl_lt_plan *lt = loop->lt;
+    const tegroup_gemm_desc *desc = &loop->desc;
+    const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
+    const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
+    const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
+    const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
+    const void *a = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.a, desc->a.dtype);
+    const void *b = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.b, desc->b.dtype);
+    void *d = (void *)(uintptr_t)tegroup_impl_setup_address(&p.d, desc->d.dtype);
+    const void *c = has_c ? (const void *)(uintptr_t)tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    tegroup_impl_lt_result result;
+    const tegroup_impl_choice *algorithm;
+    int code;
+    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
+    if (p.k <= 0) {
+        const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
+        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
+                                                                        loop->betas ? loop->betas + g : NULL);
+        return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    }
+    code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    /* an algorithm that cannot do this very shape gives way to the library's own choice */
+    algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
+    if (algorithm
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(
+                desc->cublaslt, &loop->m.desc, &loop->m.a, &loop->m.b, &loop->m.c, &loop->m.d, algorithm, &result)
+            || (int64_t)result.workspace_bytes > slot_bytes))
+        algorithm = NULL;
+    code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
+        desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
+        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, &loop->m.c, d, &loop->m.d, algorithm,
+        slot, (size_t)slot_bytes, stream);
+    return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
+}
+
+/* Is every group's address as aligned as the chosen algorithm was told? Distances are; the bases decide. */
+static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    for (int i = 0; i < 4; i++) {
+        const tegroup_tensor *t = tensors[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
+        for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
+            if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
+    }
+    return 1;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_capture(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    int ragged = 0;
+    for (int i = 0; i < 4; i++) ragged |= plan->problem.rows_space[i] == TEGROUP_SPACE_HOST;
+    if (!ragged || desc->host_sizes_final) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
+                                              "must tell whether it is capturing", error));
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "host_sizes_final",
+                      "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    const tegroup_problem *p = &plan->problem;
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    const int32_t forks = (int32_t)tegroup_impl_min(desc->stream_count, p->groups);
+    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
+    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
+    tegroup_impl_lt_loop loop;
+    cudaError_t cuda = cudaSuccess;
+    tegroup_status status = TEGROUP_OK;
+    int code;
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_capture(plan, desc, stream, error));
+    if (p->groups == 0) return TEGROUP_OK;
+    memset(&loop, 0, sizeof loop);
+    loop.lt = &lt;
+    loop.desc = *desc;
+    loop.aligned = tegroup_impl_lt_loop_aligned(desc, lt.alignment);
+    for (int i = 0; i < 4; i++)
+        if (p->rows_space[i]) loop.views[i] = tegroup_snapshot_read(tensors[i]->shape.snapshot);
+    code = tegroup_impl_lt_describe(&lt.functions, p, 0, &loop.m.desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+        const float one = p->alpha_space == TEGROUP_SPACE_HOST ? (float)tegroup_impl_scalar(&desc->alpha, 0, 1) : 1.0f;
+        const float zero = p->beta_space == TEGROUP_SPACE_HOST ? (float)tegroup_impl_scalar(&desc->beta, 0, 0)
+                                                               : (float)desc->accumulate;
+        memset(&loop.desc.alpha, 0, sizeof loop.desc.alpha);
+        memset(&loop.desc.beta, 0, sizeof loop.desc.beta);
+        tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
+        if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
+        if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
+        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
+        tegroup_impl_scalars_kernel<<<(unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0, stream>>>(
+            alpha, beta, one, zero, p->groups, loop.alphas, loop.betas);
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
+    }
+    if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
+    for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)
+        cuda = cudaStreamWaitEvent(desc->streams[i], desc->events[0], 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error));
+    /* the largest groups first, dealt out in turn */
+    for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
+        const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
+        const int32_t fork = forks > 0 ? i % forks : 0;
+        status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
+                                            forks > 0 ? desc->streams[fork] : stream, error);
+    }
+    for (int32_t i = 0; i < forks; i++) { /* joined whatever happened, so that a capture can end */
+        cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
+        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
+        if (cuda == cudaSuccess) cuda = joined;
+    }
+    TEGROUP_IMPL_TRY(status);
+    return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
+}

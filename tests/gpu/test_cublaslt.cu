@@ -1,0 +1,579 @@
+/* The cuBLASLt backends on a GPU: set-up arrays against the host bit for bit, products against an FP64 reference, graphs,
+ * tuning, saved plans. It adapts to the cuBLASLt that is loaded: one without a grouped matmul must be refused by version. */
+#define TEGROUP_IMPLEMENTATION
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+#include "mirror.h"
+#include "utest.h"
+#include <chrono>
+#include <cublasLt.h>
+
+static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
+static const tegroup_backend grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, loop = TEGROUP_BACKEND_CUBLASLT_LOOP;
+static struct { double worst[TEGROUP_BACKEND_COUNT]; int64_t problems[TEGROUP_BACKEND_COUNT], setups, replays; } totals;
+
+static cublasLtHandle_t handle(void) {
+    static cublasLtHandle_t one;
+    if (one == NULL && cublasLtCreate(&one) != CUBLAS_STATUS_SUCCESS) {
+        fprintf(stderr, "cublasLtCreate fails\n");
+        exit(1);
+    }
+    return one;
+}
+
+/* Is cublaslt_grouped to be expected here, with every feature that the problems use? */
+static int has_grouped(void) {
+    int device, major;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return (major == 9 && cublasLtGetVersion() >= 131000) || ((major == 10 || major == 11) && cublasLtGetVersion() >= 130801);
+}
+
+/* A workspace with canaries behind it. */
+static unsigned char *workspace;
+static const size_t workspace_most = (size_t)160 << 20;
+static void workspace_give(tegroup_gemm_desc *desc, const tegroup_plan *plan) {
+    if (workspace == NULL) MUST(cudaMalloc((void **)&workspace, workspace_most + 4096));
+    if (plan->workspace.total_bytes > workspace_most) exit(1);
+    desc->workspace = workspace;
+    desc->workspace_bytes = plan->workspace.total_bytes;
+    MUST(cudaMemset(workspace + desc->workspace_bytes, 0xA5, 4096));
+}
+static int64_t workspace_overrun(const tegroup_gemm_desc *desc) {
+    unsigned char behind[4096];
+    int64_t changed = 0;
+    MUST(cudaMemcpy(behind, workspace + desc->workspace_bytes, sizeof behind, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof behind; i++) changed += behind[i] != 0xA5;
+    return changed;
+}
+
+/* A list of device addresses in host memory, for the backend that reads lists there. */
+static void list_to_host(tegroup_tensor *t, const tegroup_tensor *host) {
+    if (host->dtype == TEGROUP_DTYPE_UNSET) return;
+    t->data = device_of(host->data);
+    if (host->pointers_space == TEGROUP_SPACE_UNSET) return;
+    void **list = (void **)scratch((size_t)t->shape.groups * sizeof(void *));
+    for (int32_t g = 0; g < t->shape.groups; g++) list[g] = device_of(host->pointers[g]);
+    t->pointers = list;
+}
+/* Operands in device memory, sizes and snapshots on the host. */
+static tegroup_gemm_desc desc_to_loop(const tegroup_gemm_desc *host) {
+    tegroup_gemm_desc desc = *host;
+    desc.space = TEGROUP_SPACE_DEVICE;
+    list_to_host(&desc.a, &host->a);
+    list_to_host(&desc.b, &host->b);
+    list_to_host(&desc.d, &host->d);
+    list_to_host(&desc.c, &host->c);
+    if (host->c.dtype != TEGROUP_DTYPE_UNSET && host->c.pointers == host->d.pointers) desc.c.pointers = desc.d.pointers;
+    desc.workspace = NULL;
+    desc.workspace_bytes = 0;
+    return desc;
+}
+static void scalars_anywhere(tegroup_gemm_desc *desc, const tegroup_gemm_desc *host, rng *r) {
+    if (!rng_chance(r, 40)) return; /* what is on the device, is there with both or by one number */
+    if (host->alpha.space != TEGROUP_SPACE_UNSET) { desc->alpha = host->alpha; desc->alpha.space = TEGROUP_SPACE_DEVICE; desc->alpha.data = device_of(host->alpha.data); }
+    if (host->beta.space != TEGROUP_SPACE_UNSET) { desc->beta = host->beta; desc->beta.space = TEGROUP_SPACE_DEVICE; desc->beta.data = device_of(host->beta.data); }
+}
+
+enum { STREAMS = 3 };
+static cudaStream_t streams[STREAMS];
+static cudaEvent_t events[STREAMS + 1];
+static void streams_give(tegroup_gemm_desc *desc, int32_t count) {
+    for (int i = 0; i <= STREAMS; i++) {
+        if (i < STREAMS && streams[i] == NULL) MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+        if (events[i] == NULL) MUST(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
+    }
+    desc->stream_count = count;
+    desc->streams = streams;
+    desc->events = events;
+}
+
+static void print_error(const char *what, const tegroup_error *error) {
+    char text[512];
+    tegroup_error_text(error, text, sizeof text);
+    fprintf(stderr, "%s: %s, native %d\n", what, text, error->native);
+}
+
+static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r) {
+    static char message[600];
+    problem p;
+    message[0] = 0;
+    problem_make(&p, s);
+    problem_reference(&p);
+    tegroup_status status = problem_prepare(&p); /* the host's snapshots: the loop reads them, the others make their own */
+    mirror_up(p.mark);
+    tegroup_gemm_desc desc = backend == loop ? desc_to_loop(&p.desc) : desc_to_device(&p.desc);
+    scalars_anywhere(&desc, &p.desc, r);
+    desc.backend = backend;
+    desc.cublaslt = handle();
+    if (backend == loop) streams_give(&desc, (int32_t)rng_int(r, 0, STREAMS));
+    if (status == TEGROUP_OK) status = tegroup_plan_make(&desc, NULL, &p.plan, &p.error);
+    if (status == TEGROUP_OK) workspace_give(&desc, &p.plan);
+    if (status == TEGROUP_OK && backend != loop) status = problem_prepare_on_device(&p, NULL);
+    if (status == TEGROUP_OK) status = tegroup_gemm(&p.plan, &desc, NULL, &p.error);
+    cudaError_t code = cudaDeviceSynchronize();
+    if (code != cudaSuccess) {
+        snprintf(message, sizeof message, "CUDA: %s", cudaGetErrorString(code));
+    } else if (status != TEGROUP_OK) {
+        snprintf(message, sizeof message, "refused: %s %s (expected %ld, got %ld, native %d)", p.error.field, p.error.rule, (long)p.error.expected, (long)p.error.got, p.error.native);
+    } else {
+        int64_t overrun = workspace_overrun(&desc);
+        mirror_down();
+        verdict v = problem_compare(&p);
+        int64_t changed = guards_changed(), disturbed = problem_disturbed(&p);
+        totals.worst[backend] = v.worst > totals.worst[backend] ? v.worst : totals.worst[backend];
+        totals.problems[backend]++;
+        if (!(v.worst <= 1)) snprintf(message, sizeof message, "error/bound %g", v.worst);
+        else if (p.s.out == TEGROUP_DTYPE_F32 && !gate_holds(v)) snprintf(message, sizeof message, "99.9th percentile of error/bound is not below 1/4");
+        else if (changed != 0) snprintf(message, sizeof message, "guard bytes changed");
+        else if (disturbed != 0) snprintf(message, sizeof message, "%ld bytes changed that are not the result's", (long)disturbed);
+        else if (overrun != 0) snprintf(message, sizeof message, "bytes changed behind the workspace");
+    }
+    if (message[0] != 0) {
+        fprintf(stderr, "%s: %s op %d groups %d n %ld k %ld each %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d alpha %d/%d beta %d/%d c %d seed %llu\n", tegroup_backend_name(backend),
+                message, (int)s->op, s->groups, (long)s->n, (long)s->k, (long)s->rows_each, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL, (int)s->in,
+                (int)s->out, (long)s->pad, s->lists, s->alpha, (int)desc.alpha.space, s->beta, (int)desc.beta.space, (int)s->c, (unsigned long long)s->seed);
+        for (int32_t g = 0; g < s->groups; g++) fprintf(stderr, "  group %d: m %ld n %ld k %ld\n", g, (long)(s->m ? s->m[g] : s->rows_each), (long)group_n(s, g), (long)group_k(s, g));
+        if (code != cudaSuccess) exit(1); /* nothing runs after that */
+    }
+    problem_release(&p);
+    return message;
+}
+
+UTEST(cublaslt, grouped_random_problems) {
+    rng r = rng_seed(8001);
+    if (!has_grouped()) { printf("cublaslt_grouped is not in cuBLAS %d on this GPU\n", (int)cublasLtGetVersion()); return; }
+    elements_aligned = 1;
+    for (int64_t i = scaled(2000); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = random_half_spec(&r, ops[i % 3], 60, 90);
+        ASSERT_STREQ("", run_and_check(&s, grouped, &r));
+        guards_release(mark);
+    }
+    elements_aligned = 0;
+}
+
+UTEST(cublaslt, grouped_larger_problems) {
+    rng r = rng_seed(8002);
+    if (!has_grouped()) return;
+    elements_aligned = 1;
+    for (int64_t i = scaled(60); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = random_half_spec(&r, ops[i % 3], 400, 500);
+        ASSERT_STREQ("", run_and_check(&s, grouped, &r));
+        guards_release(mark);
+    }
+    elements_aligned = 0;
+}
+
+UTEST(cublaslt, loop_random_problems) {
+    rng r = rng_seed(8003);
+    for (int64_t i = scaled(2000); i > 0; i--) {
+        void *mark = guards_mark();
+        elements_aligned = (int)(i % 2);
+        spec s = random_half_spec(&r, ops[i % 3], 60, 90);
+        if (rng_chance(&r, 30)) s.in = s.out = TEGROUP_DTYPE_F32;
+        ASSERT_STREQ("", run_and_check(&s, loop, &r));
+        guards_release(mark);
+    }
+    elements_aligned = 0;
+}
+
+/* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not. */
+UTEST(cublaslt, setup_arrays_equal_the_hosts) {
+    rng r = rng_seed(8004);
+    for (int64_t i = scaled(500); i > 0; i--) {
+        void *mark = guards_mark();
+        elements_aligned = (int)(i % 2);
+        spec s = random_half_spec(&r, ops[i % 3], i % 50 == 0 ? 2 : 20, i % 50 == 0 ? 8 : 24);
+        if (i % 50 == 0) {
+            s.groups = i % 100 == 0 ? 4096 : 1000;
+            s.m = random_rows(&r, s.groups, 2, 1);
+            s.encoding = TEGROUP_ENCODING_COUNTS;
+            s.place = PLACE_DENSE;
+            s.ng = s.kg = NULL;
+            s.lists &= 2;
+        }
+        problem p;
+        problem_make(&p, &s);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
+        tegroup_layout layout;
+        tegroup_impl_setup_layout(s.groups, &layout);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+        unsigned char *wrote = (unsigned char *)scratch(layout.total_bytes), *want = (unsigned char *)scratch(layout.total_bytes);
+        size_t at = arena_take(layout.total_bytes, 0);
+        tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, arena + at), ours = tegroup_impl_setup_items_of(&layout, want);
+        tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
+        host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
+        host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
+        host_call.views[TEGROUP_IMPL_A] = tegroup_snapshot_read(p.desc.a.shape.snapshot);
+        host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
+        host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
+        host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
+        MUST(cudaMemset(arena + at, 0x5A, layout.total_bytes));
+        memset(want, 0x5A, layout.total_bytes);
+        if (s.groups > 0) tegroup_impl_setup_kernel<<<(unsigned)s.groups, 128>>>(call, theirs);
+        MUST(cudaDeviceSynchronize());
+        MUST(cudaMemcpy(wrote, arena + at, layout.total_bytes, cudaMemcpyDeviceToHost));
+        for (int32_t g = 0; g < s.groups; g++) {
+            tegroup_impl_setup one;
+            tegroup_impl_setup_group(&host, host_call.views, g, call.alpha, call.beta, &theirs, &one);
+            tegroup_impl_setup_store(&one, &ours, g);
+        }
+        for (int32_t item = 0; item < layout.count; item++) {
+            size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
+            if (memcmp(wrote + from, want + from, bytes) != 0) fprintf(stderr, "%s differ: op %d groups %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, (unsigned long long)s.seed);
+            ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
+        }
+        totals.setups++;
+        problem_release(&p);
+        guards_release(mark);
+    }
+    elements_aligned = 0;
+}
+
+/* A forward product of six groups for the tests below. */
+static int64_t usual_m[6] = {30, 0, 17, 64, 1, 20};
+static spec usual(void) {
+    spec s;
+    memset(&s, 0, sizeof s);
+    s.op = TEGROUP_OP_FORWARD;
+    s.in = TEGROUP_DTYPE_BF16;
+    s.out = TEGROUP_DTYPE_F32;
+    s.groups = 6;
+    s.m = usual_m;
+    s.n = 96;
+    s.k = 200;
+    s.tail_rows = 68;
+    s.seed = 5;
+    return s;
+}
+
+static tegroup_gemm_desc usual_desc(problem *p, tegroup_backend backend) {
+    tegroup_gemm_desc desc;
+    spec s = usual();
+    elements_aligned = 1;
+    problem_make(p, &s);
+    elements_aligned = 0;
+    if (problem_prepare(p) != TEGROUP_OK) exit(1);
+    mirror_up(p->mark);
+    desc = backend == loop ? desc_to_loop(&p->desc) : desc_to_device(&p->desc);
+    desc.backend = backend;
+    desc.cublaslt = handle();
+    return desc;
+}
+
+/* Prepare inside the graph; other sizes each time; output and workspace spoilt before each replay. */
+UTEST(cublaslt, grouped_graph_replays_with_other_sizes) {
+    rng r = rng_seed(8005);
+    void *mark = guards_mark();
+    problem p;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    if (!has_grouped()) return;
+    tegroup_gemm_desc desc = usual_desc(&p, grouped);
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+    workspace_give(&desc, &p.plan);
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, stream));
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&replay, graph, 0));
+    size_t d_bytes = (size_t)(p.capacity * p.s.n) * 4;
+    unsigned char *eager = (unsigned char *)malloc(d_bytes), *replayed = (unsigned char *)malloc(d_bytes);
+    for (int i = 0; i < 100; i++) {
+        int64_t left = p.capacity, counts[6];
+        for (int g = 0; g < 6; g++) left -= counts[g] = rng_int(&r, 0, left < 60 ? left : 60);
+        MUST(cudaMemcpy((void *)desc.a.shape.row_sizes.data, counts, sizeof counts, cudaMemcpyHostToDevice));
+        for (int turn = 0; turn < 2; turn++) {
+            MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
+            MUST(cudaMemset(desc.workspace, 0xEE, desc.workspace_bytes));
+            if (turn == 0) {
+                MUST(cudaGraphLaunch(replay, stream));
+            } else {
+                ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, stream));
+                ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
+            }
+            MUST(cudaStreamSynchronize(stream));
+            MUST(cudaMemcpy(turn == 0 ? replayed : eager, desc.d.data, d_bytes, cudaMemcpyDeviceToHost));
+        }
+        ASSERT_EQ(0, memcmp(eager, replayed, d_bytes));
+        ASSERT_EQ(0, workspace_overrun(&desc));
+        totals.replays++;
+    }
+    MUST(cudaGraphExecDestroy(replay));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    free(eager);
+    free(replayed);
+    problem_release(&p);
+    guards_release(mark);
+}
+
+/* Sizes on the host are refused under capture before anything is enqueued, unless they are final. */
+UTEST(cublaslt, loop_under_capture) {
+    void *mark = guards_mark();
+    problem p;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    size_t nodes = 99;
+    tegroup_gemm_desc desc = usual_desc(&p, loop);
+    streams_give(&desc, 2);
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+    workspace_give(&desc, &p.plan);
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    ASSERT_EQ(TEGROUP_ERROR_COMBINATION, tegroup_gemm(&p.plan, &desc, stream, &p.error));
+    ASSERT_STREQ("host_sizes_final", p.error.field);
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphGetNodes(graph, NULL, &nodes));
+    ASSERT_EQ((size_t)0, nodes);
+    MUST(cudaGraphDestroy(graph));
+    desc.host_sizes_final = 1;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&replay, graph, 0));
+    size_t d_bytes = (size_t)(p.capacity * p.s.n) * 4;
+    unsigned char *eager = (unsigned char *)malloc(d_bytes), *replayed = (unsigned char *)malloc(d_bytes);
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(eager, desc.d.data, d_bytes, cudaMemcpyDeviceToHost));
+    MUST(cudaMemset(desc.d.data, 0, d_bytes));
+    MUST(cudaGraphLaunch(replay, stream));
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(replayed, desc.d.data, d_bytes, cudaMemcpyDeviceToHost));
+    for (int64_t row = 0; row < p.rows_end; row++) ASSERT_EQ(0, memcmp(eager + row * p.s.n * 4, replayed + row * p.s.n * 4, (size_t)p.s.n * 4));
+    MUST(cudaGraphExecDestroy(replay));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    free(eager);
+    free(replayed);
+    problem_release(&p);
+    guards_release(mark);
+}
+
+/* Tuning keeps an algorithm that is offered; what was saved is loaded again and gives the same bits. */
+UTEST(cublaslt, tune_save_load) {
+    const tegroup_backend backends[] = {grouped, loop};
+    cudaEvent_t begin, end;
+    cudaStream_t stream;
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    MUST(cudaStreamCreate(&stream));
+    for (int b = has_grouped() ? 0 : 1; b < 2; b++) {
+        void *mark = guards_mark();
+        problem p;
+        tegroup_plan tuned, loaded;
+        tegroup_tune_desc tune;
+        float times[TEGROUP_TUNE_CANDIDATES];
+        unsigned char saved[TEGROUP_SAVED_PLAN_BYTES];
+        tegroup_gemm_desc desc = usual_desc(&p, backends[b]);
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+        workspace_give(&desc, &p.plan);
+        if (b == 0) ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, stream));
+        memset(&tune, 0, sizeof tune);
+        tune.struct_size = sizeof tune;
+        tune.gemm = &desc;
+        tune.overwrite = tune.any_numerics = 1;
+        tune.rounds = 5;
+        tune.begin = begin;
+        tune.end = end;
+        tune.milliseconds = times;
+        tuned = p.plan;
+        tegroup_status status = tegroup_plan_tune(&tuned, &tune, stream, &p.error);
+        if (status != TEGROUP_OK) print_error("tune", &p.error);
+        ASSERT_EQ(TEGROUP_OK, status);
+        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(&tuned);
+        int timed = 0;
+        for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) {
+            timed += times[i] >= 0;
+            ASSERT_TRUE((times[i] < 0 || times[i] >= times[lt.chosen]) && times[lt.chosen] > 0);
+        }
+        printf("%s: %d algorithms offered, %d timed, number %d kept: %.1f us, the first %.1f us\n", tegroup_backend_name(backends[b]), lt.count, timed, lt.chosen,
+               1000 * times[lt.chosen], 1000 * times[0]);
+        ASSERT_EQ(lt.chosen == 0, tuned.numerics_id == p.plan.numerics_id);
+        tune.any_numerics = 0; /* within one numerics_id there is one algorithm */
+        loaded = p.plan;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&loaded, &tune, stream, &p.error));
+        ASSERT_EQ(p.plan.numerics_id, loaded.numerics_id);
+        for (int i = 1; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_TRUE(times[i] == -1 || i >= lt.count);
+
+        for (int i = 0; i < lt.count; i++) { /* each offer can be saved and found again */
+            tegroup_plan other = tuned;
+            tegroup_impl_lt_plan parts = lt;
+            tegroup_impl_lt_choose(&other, &parts, i);
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&other, saved, sizeof saved, &p.error));
+            status = tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error);
+            if (status != TEGROUP_OK) print_error("load", &p.error);
+            ASSERT_EQ(TEGROUP_OK, status);
+            ASSERT_EQ(0, memcmp(&loaded, &other, sizeof loaded));
+        }
+        tegroup_impl_saved whole;
+        memcpy(&whole, saved, sizeof whole);
+        whole.choice.words[0] ^= 1; /* an algorithm that nobody offers, under a right hash */
+        memcpy(saved, &whole, sizeof whole);
+        uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, saved, sizeof saved - sizeof hash);
+        memcpy(saved + sizeof saved - sizeof hash, &hash, sizeof hash);
+        if (lt.count > 0) ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
+
+        cudaGraph_t graph;
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        ASSERT_EQ(TEGROUP_ERROR_COMBINATION, tegroup_plan_tune(&tuned, &tune, stream, &p.error));
+        ASSERT_STREQ("stream", p.error.field);
+        MUST(cudaStreamEndCapture(stream, &graph));
+        MUST(cudaGraphDestroy(graph));
+        problem_release(&p);
+        guards_release(mark);
+    }
+    MUST(cudaEventDestroy(begin));
+    MUST(cudaEventDestroy(end));
+    MUST(cudaStreamDestroy(stream));
+}
+
+static int failing_matmul(struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *,
+                          size_t, struct CUstream_st *) { return CUBLAS_STATUS_EXECUTION_FAILED; }
+static int idle_matmul(struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *,
+                       size_t, struct CUstream_st *) { return 0; }
+
+/* What is refused, and how a failure of the library comes back. */
+UTEST(cublaslt, refusals) {
+    void *mark = guards_mark();
+    const int version = (int)cublasLtGetVersion();
+    problem p;
+    tegroup_gemm_desc desc = usual_desc(&p, grouped), bad;
+    tegroup_plan plan;
+    tegroup_error error;
+    if (has_grouped()) {
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
+        ASSERT_EQ(plan.cublaslt_version, version);
+        workspace_give(&desc, &plan);
+        bad = desc;
+        bad.cublaslt = NULL;
+        ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&bad, NULL, &p.plan, &error));
+        ASSERT_STREQ("cublaslt", error.field);
+        ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &bad, NULL, &error));
+        ASSERT_STREQ("cublaslt", error.field);
+        bad = desc;
+        bad.sm_limit = 16;
+        ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&bad, NULL, &p.plan, &error));
+        ASSERT_STREQ("sm_limit", error.field);
+        bad = desc;
+        bad.a.data = (char *)bad.a.data + 2;
+        ASSERT_EQ(TEGROUP_ERROR_ALIGNMENT, tegroup_gemm(&plan, &bad, NULL, &error));
+        ASSERT_STREQ("a.data", error.field);
+        bad = desc;
+        bad.backend = TEGROUP_BACKEND_AUTO;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&bad, NULL, &p.plan, &error));
+        ASSERT_EQ((int)grouped, (int)p.plan.backend);
+    } else if (version < 130400) {
+        ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&desc, NULL, &plan, &error));
+        ASSERT_STREQ("target.cublaslt_version", error.field);
+        ASSERT_EQ(version, (int)error.got);
+        ASSERT_TRUE(error.expected == 130400 || error.expected == 130300);
+        print_error("as it should be", &error);
+    }
+    problem_release(&p);
+
+    desc = usual_desc(&p, loop);
+    streams_give(&desc, 0);
+    tegroup_cublaslt_functions functions = tegroup_impl_lt_find(&desc), none = functions;
+    ASSERT_TRUE(functions.cublasLtMatmul != NULL);
+    functions.cublasLtMatmul = (tegroup_function)failing_matmul;
+    desc.cublaslt_functions = &functions; /* a caller's table */
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
+    workspace_give(&desc, &plan);
+    for (int i = 0; i < 2; i++) {
+        ASSERT_EQ(TEGROUP_ERROR_CUBLAS, tegroup_gemm(&plan, &desc, NULL, &error));
+        ASSERT_EQ((int)CUBLAS_STATUS_EXECUTION_FAILED, error.native);
+    }
+    none.cublasLtMatmul = NULL;
+    desc.cublaslt_functions = &none;
+    ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&desc, NULL, &plan, &error));
+    ASSERT_STREQ("target.cublaslt_version", error.field);
+    ASSERT_EQ(0, (int)error.got);
+    desc.cublaslt_functions = NULL;
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
+    bad = desc;
+    bad.stream_count = 1;
+    ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&plan, &bad, NULL, &error));
+    ASSERT_STREQ("stream_count", error.field);
+    streams_give(&bad, 2);
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&bad, NULL, &plan, &error));
+    workspace_give(&bad, &plan);
+    bad.events = NULL;
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &bad, NULL, &error));
+    ASSERT_STREQ("events", error.field);
+    MUST(cudaDeviceSynchronize());
+    problem_release(&p);
+    guards_release(mark);
+}
+
+/* One weight gradient a thousand times: one hash. */
+UTEST(cublaslt, grouped_runs_have_one_hash) {
+    void *mark = guards_mark();
+    problem p;
+    if (!has_grouped()) return;
+    spec s = usual();
+    s.op = TEGROUP_OP_WGRAD;
+    elements_aligned = 1;
+    problem_make(&p, &s);
+    elements_aligned = 0;
+    mirror_up(p.mark);
+    tegroup_gemm_desc desc = desc_to_device(&p.desc);
+    desc.backend = grouped;
+    desc.cublaslt = handle();
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+    workspace_give(&desc, &p.plan);
+    ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+    size_t bytes = (size_t)(p.s.groups * p.s.n * p.s.k) * 4;
+    unsigned char *first = (unsigned char *)malloc(bytes), *again = (unsigned char *)malloc(bytes);
+    for (int i = 0; i < 200; i++) {
+        MUST(cudaMemset(desc.d.data, 0xFF, bytes));
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+        MUST(cudaMemcpy(i == 0 ? first : again, desc.d.data, bytes, cudaMemcpyDeviceToHost));
+        if (i > 0) ASSERT_EQ(0, memcmp(first, again, bytes));
+    }
+    free(first);
+    free(again);
+    problem_release(&p);
+    guards_release(mark);
+}
+
+/* What a call costs the host besides cublasLtMatmul: that one is replaced by a function that does nothing. */
+UTEST(cublaslt, host_time) {
+    void *mark = guards_mark();
+    problem p;
+    if (!has_grouped()) return;
+    tegroup_gemm_desc desc = usual_desc(&p, grouped);
+    tegroup_cublaslt_functions functions = tegroup_impl_lt_find(&desc);
+    functions.cublasLtMatmul = (tegroup_function)idle_matmul;
+    desc.cublaslt_functions = &functions;
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+    workspace_give(&desc, &p.plan);
+    ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+    double best = 1e9;
+    for (int round = 0; round < 20; round++) {
+        MUST(cudaDeviceSynchronize());
+        auto begin = std::chrono::steady_clock::now();
+        for (int i = 0; i < 200; i++) ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+        double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / 200;
+        if (us < best) best = us;
+    }
+    MUST(cudaDeviceSynchronize());
+    printf("cublaslt_grouped: %.2f us a call on the host, set-up launch included, cublasLtMatmul apart\n", best);
+    problem_release(&p);
+    guards_release(mark);
+}
+
+UTEST(cublaslt, zz_totals) {
+    printf("cublaslt: cuBLAS %d; grouped %ld problems, max error/bound %.3f; loop %ld problems, max error/bound %.3f; %ld set-ups equal; replays %ld/%d\n", (int)cublasLtGetVersion(),
+           (long)totals.problems[grouped], totals.worst[grouped], (long)totals.problems[loop], totals.worst[loop], (long)totals.setups, (long)totals.replays, has_grouped() ? 100 : 0);
+    ASSERT_TRUE(totals.problems[loop] > 0 && totals.setups > 0);
+}
+
+UTEST_MAIN()

@@ -1,0 +1,185 @@
+/* The set-up of a grouped cuBLASLt matmul: its arrays, read as cuBLASLt reads them by a plain column-major product written
+ * here, give the grouped product. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
+
+typedef struct arrays {
+    tegroup_layout layout;
+    unsigned char *base;
+    tegroup_impl_setup *groups;
+} arrays;
+
+static void views_of(const tegroup_gemm_desc *d, tegroup_snapshot_view views[4]) {
+    const tegroup_tensor *tensors[4] = {&d->a, &d->b, &d->c, &d->d};
+    for (int i = 0; i < 4; i++) views[i] = tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET ? tensors[i]->shape.snapshot : NULL);
+}
+
+static arrays set_up(const problem *p) {
+    arrays s;
+    tegroup_snapshot_view views[4];
+    views_of(&p->desc, views);
+    tegroup_impl_setup_layout(p->s.groups, &s.layout);
+    s.base = (unsigned char *)scratch(s.layout.total_bytes);
+    s.groups = (tegroup_impl_setup *)scratch((size_t)p->s.groups * sizeof *s.groups);
+    tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&s.layout, s.base);
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        tegroup_impl_setup_group(&p->desc, views, g, 1, 0, &items, &s.groups[g]);
+        tegroup_impl_setup_store(&s.groups[g], &items, g);
+    }
+    return s;
+}
+
+static int64_t entry(const arrays *s, tegroup_setup_item item, int32_t g) {
+    int64_t value;
+    memcpy(&value, s->base + s->layout.items[item].offset_bytes + (size_t)g * 8, 8);
+    return value;
+}
+
+/* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. */
+static const char *column_major(const problem *p, const arrays *s, int32_t g) {
+    int ta = p->s.op == TEGROUP_OP_FORWARD, tb = p->s.op == TEGROUP_OP_WGRAD;
+    int64_t a_rows = entry(s, TEGROUP_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_SETUP_A_COLS, g), lda = entry(s, TEGROUP_SETUP_A_LD, g);
+    int64_t b_rows = entry(s, TEGROUP_SETUP_B_ROWS, g), b_cols = entry(s, TEGROUP_SETUP_B_COLS, g), ldb = entry(s, TEGROUP_SETUP_B_LD, g);
+    int64_t rows = entry(s, TEGROUP_SETUP_D_ROWS, g), cols = entry(s, TEGROUP_SETUP_D_COLS, g), ldd = entry(s, TEGROUP_SETUP_D_LD, g), ldc = entry(s, TEGROUP_SETUP_C_LD, g);
+    int64_t k = ta ? a_rows : a_cols;
+    const void *a = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_A, g), *b = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_B, g);
+    const void *c = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_C, g);
+    void *d = (void *)(uintptr_t)entry(s, TEGROUP_SETUP_D, g);
+    const float *alpha = (const float *)(uintptr_t)entry(s, TEGROUP_SETUP_ALPHA, g), *beta = (const float *)(uintptr_t)entry(s, TEGROUP_SETUP_BETA, g);
+    if ((const unsigned char *)alpha != s->base + s->layout.items[TEGROUP_SETUP_ALPHA_VALUE].offset_bytes + (size_t)g * 4) return "alpha is elsewhere";
+    if ((const unsigned char *)beta != s->base + s->layout.items[TEGROUP_SETUP_BETA_VALUE].offset_bytes + (size_t)g * 4) return "beta is elsewhere";
+    if ((ta ? a_cols : a_rows) != rows || (tb ? b_rows : b_cols) != cols || (tb ? b_cols : b_rows) != k) return "dimensions disagree";
+    if (rows < 0 || cols < 0 || k < 0) return "a negative dimension";
+    if (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0 || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
+    if (rows * cols == 0) return "";
+    if (ldd < rows || ldc < rows || (k > 0 && (lda < a_rows || ldb < b_rows))) return "a leading dimension is too small";
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++) {
+            double sum = 0;
+            for (int64_t q = 0; q < k; q++)
+                sum += load(p->b.dtype, a, ta ? q + i * lda : i + q * lda) * load(p->a.dtype, b, tb ? j + q * ldb : q + j * ldb);
+            sum *= *alpha;
+            if (*beta != 0) sum += *beta * load(p->d.dtype, c, i + j * ldc);
+            store(p->d.dtype, d, i + j * ldd, sum);
+        }
+    return "";
+}
+
+/* What the set-up kernel writes itself, in the tests' words. */
+static void alone(problem *p, const arrays *s, int32_t g) {
+    const grid *c = p->s.c == C_SEPARATE ? &p->c : &p->d;
+    if (s->groups[g].alone == TEGROUP_IMPL_ALONE_NOTHING) return;
+    for (int64_t i = 0; i < p->d.rows[g]; i++)
+        for (int64_t j = 0; j < p->d.cols[g]; j++) {
+            double x = s->groups[g].alone == TEGROUP_IMPL_ALONE_NAN ? (double)NAN : s->groups[g].beta == 0 ? 0 : s->groups[g].beta * value_at(c, g, i, j);
+            store(p->d.dtype, p->d.at[g], i * p->d.ld[g] + j, x);
+        }
+}
+
+static int misaligned(const problem *p, int32_t g) {
+    const spec *s = &p->s;
+    int64_t k = s->op == TEGROUP_OP_WGRAD ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
+    uintptr_t all = (uintptr_t)p->d.at[g] | (s->c == C_SEPARATE ? (uintptr_t)p->c.at[g] : 0);
+    if (k > 0) all |= (uintptr_t)p->a.at[g] | (uintptr_t)p->b.at[g];
+    return k > 0 && all % 16 != 0 && p->d.rows[g] > 0 && p->d.cols[g] > 0 && !group_skipped(s, g);
+}
+
+UTEST(setup, arrays_give_the_product) {
+    rng r = rng_seed(7001);
+    int64_t kinds[3] = {0, 0, 0}, problems = scaled(1500), elements = 0;
+    elements_aligned = 1;
+    for (int64_t i = 0; i < problems; i++) {
+        void *mark = guards_mark();
+        spec s = random_half_spec(&r, ops[i % 3], 20, 30);
+        problem p;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        arrays at = set_up(&p);
+        for (int32_t g = 0; g < s.groups; g++) {
+            ASSERT_STREQ("", column_major(&p, &at, g));
+            ASSERT_EQ((int)at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN, 0);
+            alone(&p, &at, g);
+            kinds[at.groups[g].alone]++;
+        }
+        verdict v = problem_compare(&p);
+        if (!(v.worst <= 1)) printf("problem %ld: error/bound %g\n", (long)i, v.worst);
+        ASSERT_TRUE(v.worst <= 1);
+        ASSERT_EQ(0, problem_disturbed(&p));
+        elements += v.count;
+        problem_release(&p);
+        guards_release(mark);
+    }
+    elements_aligned = 0;
+    printf("setup: %ld problems, %ld elements, %ld groups by cuBLASLt, %ld empty sums\n", (long)problems, (long)elements, (long)kinds[0], (long)kinds[1]);
+    ASSERT_GT(kinds[1], 0);
+}
+
+/* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right. */
+UTEST(setup, misaligned_groups_show) {
+    rng r = rng_seed(7002);
+    int64_t shown = 0, fine = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = random_half_spec(&r, ops[i % 3], 12, 20);
+        problem p;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        arrays at = set_up(&p);
+        for (int32_t g = 0; g < s.groups; g++) {
+            int nan = at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN;
+            if (misaligned(&p, g)) ASSERT_TRUE(nan);
+            ASSERT_STREQ("", column_major(&p, &at, g));
+            alone(&p, &at, g);
+            for (int64_t e = 0; nan && e < p.d.rows[g] * p.d.cols[g]; e++) p.want[g][e] = (double)NAN;
+            shown += nan;
+            fine += !nan;
+        }
+        ASSERT_TRUE(problem_compare(&p).worst <= 1);
+        ASSERT_EQ(0, problem_disturbed(&p));
+        problem_release(&p);
+        guards_release(mark);
+    }
+    ASSERT_GT(shown, 0);
+    ASSERT_GT(fine, 0);
+}
+
+/* Skipped groups and sums that change nothing have no columns; an infinite alpha does not meet an empty sum. */
+UTEST(setup, what_is_kept_from_cublaslt) {
+    int64_t m[4] = {-1, 0, 3, 8};
+    void *mark = guards_mark();
+    spec s = {.op = TEGROUP_OP_WGRAD, .groups = 4, .m = m, .n = 8, .k = 16, .in = TEGROUP_DTYPE_BF16, .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_ONE};
+    elements_aligned = 1;
+    for (int turn = 0; turn < 3; turn++) {
+        problem p;
+        s.c = turn == 1 ? C_ACCUMULATE : C_NONE;
+        problem_make(&p, &s);
+        if (turn == 2) *(float *)p.alpha = INFINITY;
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        arrays at = set_up(&p);
+        ASSERT_EQ(0, entry(&at, TEGROUP_SETUP_D_COLS, 0));
+        ASSERT_EQ(turn == 0 ? 8 : 0, entry(&at, TEGROUP_SETUP_D_COLS, 1));
+        ASSERT_EQ(turn == 2 ? TEGROUP_IMPL_ALONE_EMPTY : TEGROUP_IMPL_ALONE_NOTHING, (int)at.groups[1].alone);
+        ASSERT_EQ(8, entry(&at, TEGROUP_SETUP_D_COLS, 2));
+        ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_ROWS, 3));
+        ASSERT_EQ(3, entry(&at, TEGROUP_SETUP_A_COLS, 2));
+        problem_release(&p);
+    }
+    problem p; /* a C whose rows lie further apart than D's; only the entries are looked at */
+    s.c = C_SEPARATE;
+    problem_make(&p, &s);
+    p.desc.c.ld = 24;
+    ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+    arrays at = set_up(&p);
+    ASSERT_EQ(24, entry(&at, TEGROUP_SETUP_C_LD, 2));
+    ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_LD, 2));
+    problem_release(&p);
+    elements_aligned = 0;
+    guards_release(mark);
+}
+
+UTEST_MAIN()
