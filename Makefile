@@ -45,10 +45,12 @@ test-gpu: ## tests on this machine's GPU
 sanitize-gpu: ## a small part of the GPU tests under memcheck, racecheck, initcheck and synccheck
 	tests/gpu/run.sh sanitize
 
-bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs
+bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs; operations around it against a copy
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_portable.cu -o build/bench_portable $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublas
 	build/bench_portable
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_moe.cu -o build/bench_moe
+	build/bench_moe
 
 docs: build/backends_doc ## write docs/backends.md from the dispatch and quirk tables
 	build/backends_doc > docs/backends.md

@@ -32,12 +32,10 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
 #define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
-    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
+    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH

@@ -19,7 +19,9 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
         infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
         break;
     }
-    return magnitude > infinity ? TEGROUP_IMPL_NAN : magnitude == infinity ? TEGROUP_IMPL_INFINITE : TEGROUP_IMPL_FINITE;
+    return magnitude > infinity    ? TEGROUP_IMPL_NAN
+           : magnitude == infinity ? TEGROUP_IMPL_INFINITE
+                                   : TEGROUP_IMPL_FINITE;
 }
 
 /* A snapshot that fits the tensor, or a view of nothing. */
@@ -55,9 +57,8 @@ TEGROUP_IMPL_HD int tegroup_impl_validate_owns(const tegroup_snapshot_view *view
 /* Bits for the sums in the header, from those of the rows. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_sums(const tegroup_snapshot_header *header, int64_t total, int64_t most,
                                                     int64_t end) {
-    return header->rows_total != total || header->rows_max != most || header->rows_end != end
-               ? TEGROUP_VALIDATION_SUMS
-               : 0;
+    return header->rows_total != total || header->rows_max != most || header->rows_end != end ? TEGROUP_VALIDATION_SUMS
+                                                                                              : 0;
 }
 
 /* The first bad element is kept as its number, row by row, -1 for none, until the record is closed. */
@@ -111,7 +112,8 @@ static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_v
     for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
         int owned = !tegroup_impl_ragged(&t->shape);
         tegroup_validation_values *values;
-        for (g = 0; view.header && g < t->shape.groups && !owned; g++) owned = tegroup_impl_validate_owns(&view, g, row);
+        for (g = 0; view.header && g < t->shape.groups && !owned; g++)
+            owned = tegroup_impl_validate_owns(&view, g, row);
         values = owned ? &result->owned : &result->tail;
         for (col = 0; col < t->shape.cols; col++) {
             int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
@@ -148,9 +150,9 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data,
-                                             tegroup_impl_extent_bytes(t)),
-                      ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data, tegroup_impl_extent_bytes(t)),
+        ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
     snapshot = tegroup_impl_snapshot_region(t);
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),

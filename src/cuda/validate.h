@@ -24,8 +24,7 @@ static __global__ void __launch_bounds__(1024)
         }
         atomicAdd(&total, (unsigned long long)rows);
         atomicMax(&most, (unsigned long long)rows);
-        if (rows > 0)
-            atomicMax(&end, (unsigned long long)tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+        if (rows > 0) atomicMax(&end, (unsigned long long)tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -55,8 +54,7 @@ static __device__ __forceinline__ bool tegroup_impl_suspicious(tegroup_dtype dty
     for (int i = 0; i < 4; i++) {
         if (dtype == TEGROUP_DTYPE_F64 && i % 2 == 0) continue;
         found = found || (word[i] & ones) == ones;
-        if (dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16)
-            found = found || (word[i] << 16 & ones) == ones;
+        if (dtype == TEGROUP_DTYPE_F16 || dtype == TEGROUP_DTYPE_BF16) found = found || (word[i] << 16 & ones) == ones;
     }
     return found;
 }
