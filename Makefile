@@ -45,10 +45,12 @@ test-gpu: ## tests on this machine's GPU
 sanitize-gpu: ## a small part of the GPU tests under memcheck, racecheck, initcheck and synccheck
 	tests/gpu/run.sh sanitize
 
-bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs
+bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs; operations around it against a copy
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_portable.cu -o build/bench_portable $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublas
 	build/bench_portable
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_moe.cu -o build/bench_moe
+	build/bench_moe
 
 docs: build/backends_doc ## write docs/backends.md from the dispatch and quirk tables
 	build/backends_doc > docs/backends.md
@@ -88,7 +90,7 @@ lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole 
 	$(CC) -std=c99 -fanalyzer -Wno-analyzer-null-dereference -O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I. -c build/libtegroup.c -o /dev/null
 
 format: ## lay out the implementation parts of src/ with clang-format 14
-	clang-format -i --style=file $(filter-out %/types.h src/core/api.h src/core/gemm.h src/core/plan.h src/core/tensor.h src/core/snapshot.h \
+	clang-format -i --style=file $(filter-out %/types.h src/core/api.h src/core/gemm.h src/core/plan.h src/core/tensor.h src/core/snapshot.h src/core/validation.h \
 		src/core/layout.h src/core/cublaslt.h src/core/status.h src/core/dtype.h src/core/version.h src/formats/scaling.h src/core/%_begin.h src/core/%_end.h \
 		src/core/intro.h src/core/licence.h src/cuda/intro.h,$(wildcard src/*/*.h))
 

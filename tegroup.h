@@ -41,30 +41,32 @@
  *   [8] cuBLASLt's functions
  *   [9] Grouped GEMM
  *   [10] Plan and explain
- *   [11] Gated activations
- *   [12] MoE operations
- *   [13] Functions
- *   [14] Helpers
- *   [15] Names and texts
- *   [16] Conversions
- *   [17] Scale layouts
- *   [18] Layout arithmetic
- *   [19] Checks of tensors and matrices
- *   [20] Prepare
- *   [21] The problem of a GEMM
- *   [22] Backend and quirk tables
- *   [23] Rows
- *   [24] CPU GEMM kernel
- *   [25] Explain and plan
- *   [26] The product of one group
- *   [27] Set-up of a grouped cuBLASLt matmul
- *   [28] CPU GEMM
- *   [29] Check and run a GEMM
- *   [30] Tune, save and load a plan
- *   [31] Formulas
- *   [32] Activations
- *   [33] Router
- *   [34] Permute and combine
+ *   [11] Validation
+ *   [12] Gated activations
+ *   [13] MoE operations
+ *   [14] Functions
+ *   [15] Helpers
+ *   [16] Names and texts
+ *   [17] Conversions
+ *   [18] Scale layouts
+ *   [19] Layout arithmetic
+ *   [20] Checks of tensors and matrices
+ *   [21] Prepare
+ *   [22] The problem of a GEMM
+ *   [23] Backend and quirk tables
+ *   [24] Rows
+ *   [25] CPU GEMM kernel
+ *   [26] Explain and plan
+ *   [27] The product of one group
+ *   [28] Set-up of a grouped cuBLASLt matmul
+ *   [29] CPU GEMM
+ *   [30] Check and run a GEMM
+ *   [31] Tune, save and load a plan
+ *   [32] Formulas
+ *   [33] Activations
+ *   [34] Validate
+ *   [35] Router
+ *   [36] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -656,7 +658,45 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [11] Gated activations ==== */
+/* ==== [11] Validation ==== */
+
+/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
+ * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
+ * It is the same whoever writes it, CPU or GPU, and every time. */
+#define TEGROUP_VALIDATION_MAGIC 0x54475631u /* "TGV1" */
+
+/* Bits of tegroup_validation.status. */
+#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned    */
+#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0                          */
+#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer                                          */
+#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows                              */
+#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own                                     */
+#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail)              */
+
+typedef struct tegroup_validation_values {
+    int64_t nans;
+    int64_t infinities;
+    int64_t first_row; /* of the first of either, row by row; -1 = none. Of a uniform tensor group * rows + row  */
+    int64_t first_col;
+} tegroup_validation_values;
+
+typedef struct tegroup_validation {
+    uint32_t magic;           /* TEGROUP_VALIDATION_MAGIC                                     */
+    uint32_t status;          /* TEGROUP_VALIDATION_* bits; 0 = nothing is wrong              */
+    uint32_t snapshot_status; /* TEGROUP_SNAPSHOT_* bits of the snapshot                      */
+    int32_t  bad_group;       /* lowest group that BOUNDS or a wrong prefix is about; -1 = none */
+    tegroup_validation_values owned;
+    tegroup_validation_values tail;
+} tegroup_validation;
+
+typedef struct tegroup_validate_desc {
+    size_t              struct_size; /* sizeof(tegroup_validate_desc)                                                   */
+    tegroup_space       space;       /* where tensor and result live; required                                          */
+    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or elements */
+    tegroup_validation *result;      /* out                                                                             */
+} tegroup_validate_desc;
+
+/* ==== [12] Gated activations ==== */
 
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET  = 0,
@@ -690,7 +730,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [12] MoE operations ==== */
+/* ==== [13] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -709,6 +749,8 @@ typedef struct tegroup_router_desc {
     tegroup_matrix counts;        /* out [1, experts], I64: assignments to each expert                           */
     double         balance_coefficient; /* 0 = no load-balancing loss                                            */
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
+    void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
@@ -734,6 +776,8 @@ typedef struct tegroup_permutation_desc {
     tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
+    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the
@@ -787,7 +831,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [13] Functions ==== */
+/* ==== [14] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -865,6 +909,15 @@ TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
 
+/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data, written to the
+ * record; only a call that cannot be made is an error. */
+TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+
+/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
+ * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
+TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -895,7 +948,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [14] Helpers ==== */
+/* ==== [15] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -947,7 +1000,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
 }
 
 /* Largest byte count that this machine can address. */
-static inline int64_t tegroup_impl_max_bytes(void) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
@@ -969,7 +1022,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [15] Names and texts ==== */
+/* ==== [16] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1057,7 +1110,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [16] Conversions ==== */
+/* ==== [17] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1173,7 +1226,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [17] Scale layouts ==== */
+/* ==== [18] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1233,12 +1286,12 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [18] Layout arithmetic ==== */
+/* ==== [19] Layout arithmetic ==== */
 
-static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
+TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */
-static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
+TEGROUP_IMPL_HD void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
     int64_t end = tegroup_impl_align(
         tegroup_impl_add(
             (int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX : layout->total_bytes), bytes),
@@ -1287,7 +1340,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sort_extent(int32_t groups) {
     return extent;
 }
 
-static inline void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
+TEGROUP_IMPL_HD void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
     int64_t array = 8 * (int64_t)groups;
     tegroup_impl_layout_begin(layout);
     tegroup_impl_layout_add(layout, "header", (int64_t)sizeof(tegroup_snapshot_header));
@@ -1316,7 +1369,7 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
 }
 
 /* Where a snapshot's parts lie; the memory itself is not looked at. */
-static inline tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
     const int64_t *prefix;
@@ -1379,7 +1432,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [19] Checks of tensors and matrices ==== */
+/* ==== [20] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -1387,7 +1440,8 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
-    TEGROUP_IMPL_BIAS
+    TEGROUP_IMPL_BIAS,
+    TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
 /* clang-format off */
@@ -1411,16 +1465,17 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
+    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
 #undef TEGROUP_IMPL_D_PATH
 #undef TEGROUP_IMPL_BIAS_PATH
+#undef TEGROUP_IMPL_TENSOR_PATH
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
@@ -1638,7 +1693,7 @@ static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const te
 }
 
 /* Plain matrices. */
-static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
@@ -1649,7 +1704,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 /* Rows that have elements: what a loop over a matrix runs through. */
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
-static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
@@ -1704,12 +1759,13 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot in host memory. */
+/* ... nor with a snapshot, whose extent is known in host memory alone. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_error *error) {
+                                                               const void *snapshot, tegroup_space space,
+                                                               tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
-    if (!snapshot) return TEGROUP_OK;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
@@ -1728,12 +1784,13 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_error *error) {
+                                                         tegroup_space space, tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
                       "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
     TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
@@ -1741,14 +1798,34 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return TEGROUP_OK;
 }
 
-/* Only host memory is served by this build. */
-static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
-                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_matrix *const *others, int32_t count,
+                                                                 tegroup_error *error) {
+    int32_t i;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
     return TEGROUP_OK;
 }
 
-/* ==== [20] Prepare ==== */
+/* Without nvcc only host memory is served. */
+static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
+#if defined(TEGROUP_IMPL_CUDA)
+    (void)space;
+    (void)error;
+#else
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+                      "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+#endif
+    return TEGROUP_OK;
+}
+
+/* ==== [21] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2124,9 +2201,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-#if !defined(TEGROUP_IMPL_CUDA)
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#endif
 
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;
@@ -2156,7 +2231,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [21] The problem of a GEMM ==== */
+/* ==== [22] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2390,7 +2465,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [22] Backend and quirk tables ==== */
+/* ==== [23] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2481,7 +2556,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [23] Rows ==== */
+/* ==== [24] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2587,7 +2662,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [24] CPU GEMM kernel ==== */
+/* ==== [25] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -2873,7 +2948,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [25] Explain and plan ==== */
+/* ==== [26] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3253,7 +3328,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [26] The product of one group ==== */
+/* ==== [27] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3344,7 +3419,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [27] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [28] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -3440,7 +3515,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
 }
 
-/* ==== [28] CPU GEMM ==== */
+/* ==== [29] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3641,7 +3716,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [29] Check and run a GEMM ==== */
+/* ==== [30] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -3855,7 +3930,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [30] Tune, save and load a plan ==== */
+/* ==== [31] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -3997,14 +4072,41 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [31] Formulas ==== */
+/* ==== [32] Formulas ==== */
 
-/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. exp is the
- * platform's: at most 1 ULP off in glibc and 2 in CUDA's device library, by their documentation. */
-TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) { return expf(x); }
+/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
+ * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off and a reciprocal 1, whatever the flags
+ * (with --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and
+ * the hardware's power of two is at most 2 ULP off. */
+TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    float high, low, power;
+    x = x < -110.0f ? -110.0f : x > 110.0f ? 110.0f : x; /* beyond, 0 and infinity come out; NaN stays */
+    high = __fmul_rn(x, 1.442695021629333f);
+    low = __fmaf_rn(x, 1.442695021629333f, -high);
+    low = __fmaf_rn(x, 1.925963033500e-8f, low);
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(high));
+    return __fmul_rn(power, __fmaf_rn(low, 0.6931471805599453f, 1.0f));
+#else
+    return expf(x);
+#endif
+}
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
-TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) { return (float)1 / ((float)1 + tegroup_impl_exp_f32(-x)); }
+TEGROUP_IMPL_HD float tegroup_impl_reciprocal_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1.0f / x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_reciprocal_f64(double x) { return 1.0 / x; }
+
+TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
+    return tegroup_impl_reciprocal_f32((float)1 + tegroup_impl_exp_f32(-x));
+}
 
 TEGROUP_IMPL_HD float tegroup_impl_swiglu_f32(float gate, float up) {
     return gate * tegroup_impl_sigmoid_f32(gate) * up;
@@ -4017,12 +4119,19 @@ TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f32(float gate, float up, float gr
     *grad_up = grad * gate * s;
 }
 
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot, float chosen, int32_t normalize) {
+    return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
+}
+
 /* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
 
-TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return (double)1 / ((double)1 + tegroup_impl_exp_f64(-x)); }
+TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) {
+    return tegroup_impl_reciprocal_f64((double)1 + tegroup_impl_exp_f64(-x));
+}
 
 TEGROUP_IMPL_HD double tegroup_impl_swiglu_f64(double gate, double up) {
     return gate * tegroup_impl_sigmoid_f64(gate) * up;
@@ -4035,12 +4144,24 @@ TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f64(double gate, double up, double
     *grad_up = grad * gate * s;
 }
 
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
+    return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
+}
+
 /* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [32] Activations ==== */
+/* ==== [33] Activations ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                   struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
@@ -4170,8 +4291,12 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
@@ -4226,10 +4351,15 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
                                               "must not overlap grad_input", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, error));
+    if (desc->snapshot)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, error));
+        tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -4241,7 +4371,188 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [33] Router ==== */
+/* ==== [34] Validate ==== */
+
+enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
+
+/* By the bits, which no compiler flag can turn into a promise that there is no NaN. */
+TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int64_t i) {
+    uint64_t magnitude, infinity;
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64:
+        magnitude = ((const uint64_t *)data)[i] & 0x7fffffffffffffffull;
+        infinity = 0x7ff0000000000000ull;
+        break;
+    case TEGROUP_DTYPE_F32:
+        magnitude = ((const uint32_t *)data)[i] & 0x7fffffffu;
+        infinity = 0x7f800000u;
+        break;
+    default:
+        magnitude = ((const uint16_t *)data)[i] & 0x7fffu;
+        infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
+        break;
+    }
+    return magnitude > infinity    ? TEGROUP_IMPL_NAN
+           : magnitude == infinity ? TEGROUP_IMPL_INFINITE
+                                   : TEGROUP_IMPL_FINITE;
+}
+
+/* A snapshot that fits the tensor, or a view of nothing. */
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)t->shape.snapshot;
+    tegroup_snapshot_view view;
+    memset(&view, 0, sizeof view);
+    if (header->magic != TEGROUP_SNAPSHOT_MAGIC || header->groups != t->shape.groups || header->irregular != 0
+        || header->capacity_rows > t->shape.rows)
+        return view;
+    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
+}
+
+/* Bits for one group: its place, and its step in each prefix sum. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
+    int64_t rows = tegroup_impl_max(0, view->rows[g]);
+    uint32_t bits = 0;
+    int32_t i;
+    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
+        bits |= TEGROUP_VALIDATION_BOUNDS;
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
+        if (view->prefix[i][g + 1] - view->prefix[i][g] != tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
+            || view->prefix[i][0] != 0)
+            bits |= TEGROUP_VALIDATION_SUMS;
+    return bits;
+}
+
+/* Is a row the group's? A start below 0, which prepare never writes, is no start. */
+TEGROUP_IMPL_HD int tegroup_impl_validate_owns(const tegroup_snapshot_view *view, int32_t g, int64_t row) {
+    return view->start[g] >= 0 && row >= view->start[g] && row - view->start[g] < view->rows[g];
+}
+
+/* Bits for the sums in the header, from those of the rows. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_sums(const tegroup_snapshot_header *header, int64_t total, int64_t most,
+                                                    int64_t end) {
+    return header->rows_total != total || header->rows_max != most || header->rows_end != end ? TEGROUP_VALIDATION_SUMS
+                                                                                              : 0;
+}
+
+/* The first bad element is kept as its number, row by row, -1 for none, until the record is closed. */
+TEGROUP_IMPL_HD void tegroup_impl_validate_close(tegroup_validation *result, int64_t cols) {
+    tegroup_validation_values *values = &result->owned;
+    int32_t tail;
+    for (tail = 0; tail < 2; tail++, values = &result->tail) {
+        if (values->first_row < 0) continue;
+        result->status |= tail ? TEGROUP_VALIDATION_TAIL : TEGROUP_VALIDATION_VALUES;
+        values->first_col = values->first_row % cols;
+        values->first_row /= cols;
+    }
+    result->magic = TEGROUP_VALIDATION_MAGIC;
+}
+
+/* Rows of the buffer: of every group when all are alike, else the capacity; and where such a row begins. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_rows(const tegroup_tensor *t) {
+    return t->shape.cols == 0 ? 0 : tegroup_impl_ragged(&t->shape) ? t->shape.rows : t->shape.groups * t->shape.rows;
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_first(const tegroup_tensor *t, int64_t row) {
+    if (tegroup_impl_ragged(&t->shape)) return row * tegroup_impl_ld(t);
+    return row / t->shape.rows * tegroup_impl_group_stride(t) + row % t->shape.rows * tegroup_impl_ld(t);
+}
+
+static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_validation *result) {
+    tegroup_snapshot_view view;
+    int64_t row, col, total = 0, most = 0, end = 0;
+    int32_t g;
+    memset(result, 0, sizeof *result);
+    memset(&view, 0, sizeof view);
+    result->bad_group = -1;
+    result->owned.first_row = result->owned.first_col = result->tail.first_row = result->tail.first_col = -1;
+    if (tegroup_impl_ragged(&t->shape)) {
+        view = tegroup_impl_validate_view(t);
+        if (!view.header) result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+    }
+    for (g = 0; view.header && g < t->shape.groups; g++) {
+        uint32_t bits = tegroup_impl_validate_group(&view, t->shape.rows, g);
+        int64_t rows = tegroup_impl_max(0, view.rows[g]);
+        result->status |= bits;
+        if (bits && result->bad_group < 0) result->bad_group = g;
+        total = tegroup_impl_add(total, rows);
+        most = tegroup_impl_max(most, rows);
+        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+    }
+    if (view.header) {
+        result->snapshot_status = view.header->status;
+        if (view.header->status) result->status |= TEGROUP_VALIDATION_SIZES;
+        result->status |= tegroup_impl_validate_sums(view.header, total, most, end);
+    }
+    for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
+        int owned = !tegroup_impl_ragged(&t->shape);
+        tegroup_validation_values *values;
+        for (g = 0; view.header && g < t->shape.groups && !owned; g++)
+            owned = tegroup_impl_validate_owns(&view, g, row);
+        values = owned ? &result->owned : &result->tail;
+        for (col = 0; col < t->shape.cols; col++) {
+            int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
+            if (kind == TEGROUP_IMPL_FINITE) continue;
+            if (kind == TEGROUP_IMPL_NAN) values->nans++;
+            else values->infinities++;
+            if (values->first_row < 0) values->first_row = row * t->shape.cols + col;
+        }
+    }
+    tegroup_impl_validate_close(result, t->shape.cols);
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    const tegroup_tensor *t;
+    tegroup_impl_region snapshot;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    t = &desc->tensor;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
+                      "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
+                      "must be unset, as must be elements: groups of one width are validated", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
+                      "must be unset: one buffer is validated", 0, t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, 0, error));
+    TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
+                      "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data, tegroup_impl_extent_bytes(t)),
+        ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
+    snapshot = tegroup_impl_snapshot_region(t);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
+        ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
+#endif
+    tegroup_impl_validate_host(t, desc->result);
+    return TEGROUP_OK;
+}
+
+/* ==== [35] Router ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
+    double tokens = (double)desc->probabilities.rows;
+    return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+           / (tokens * tokens * desc->k);
+}
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
@@ -4280,12 +4591,8 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
     const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
-    double tokens = (double)desc->probabilities.rows;
-    float per_count = 0, chosen = 0, dot = 0, mean = 0;
+    float per_count = balanced ? (float)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
-    if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (float)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
-                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -4293,7 +4600,7 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
             float grad = balanced ? per_count * (float)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
-                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                    grad += tegroup_impl_choice_grad_f32(grad_weights[j], dot, chosen, desc->normalize);
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f32(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -4336,12 +4643,8 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
     const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
-    double tokens = (double)desc->probabilities.rows;
-    double per_count = 0, chosen = 0, dot = 0, mean = 0;
+    double per_count = balanced ? (double)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
-    if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (double)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
-                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -4349,7 +4652,7 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
             double grad = balanced ? per_count * (double)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
-                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                    grad += tegroup_impl_choice_grad_f64(grad_weights[j], dot, chosen, desc->normalize);
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f64(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -4366,6 +4669,22 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
+/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
+#define TEGROUP_IMPL_ROUTER_RUNS 64
+
+TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
+                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+        tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
@@ -4373,7 +4692,9 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+    const tegroup_matrix *operands[6];
     tegroup_matrix loss_memory;
+    tegroup_layout layout;
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
@@ -4427,7 +4748,19 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
+    operands[0] = &desc->logits;
+    operands[1] = &desc->probabilities;
+    operands[2] = &desc->weights;
+    operands[3] = &desc->indices;
+    operands[4] = &desc->counts;
+    operands[5] = &loss_memory;
+    TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
+#endif
 
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
@@ -4488,6 +4821,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
+#endif
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
@@ -4502,7 +4838,18 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [34] Permute and combine ==== */
+/* ==== [36] Permute and combine ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
@@ -4617,21 +4964,57 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
     return sum;
 }
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
-    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    tegroup_snapshot_view view;
-    int64_t tokens, k, t, j, row, *slots;
-    int32_t g;
-    (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
+static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
+    return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
+}
+
+static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
+                                                      tegroup_error *error) {
+    int64_t runs;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->indices.rows);
+    TEGROUP_IMPL_RULE(desc->indices.cols >= 0 && desc->indices.cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "indices.cols",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->indices.cols);
+    runs = tegroup_impl_ceil_div(tegroup_impl_mul(desc->indices.rows, desc->indices.cols),
+                                 tegroup_impl_permutation_run(desc->shape.groups));
+    TEGROUP_IMPL_RULE(
+        desc->space != TEGROUP_SPACE_DEVICE
+            || tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups) <= tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT,
+        ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
+        tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+    const tegroup_matrix *operands[3];
+    tegroup_snapshot_view view;
+    tegroup_layout layout;
+    int64_t tokens, k, t, j, row, *slots;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
@@ -4647,12 +5030,22 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                               "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
+    operands[0] = &desc->indices;
+    operands[1] = &desc->row_of_slot;
+    operands[2] = &desc->slot_of_row;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot, error));
+        tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot,
+                                                       desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -4709,6 +5102,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
@@ -4749,6 +5145,9 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
@@ -4806,6 +5205,9 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
                                               "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)

@@ -6,7 +6,8 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
-    TEGROUP_IMPL_BIAS
+    TEGROUP_IMPL_BIAS,
+    TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
 /* clang-format off */
@@ -30,16 +31,17 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
+    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
+        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
 #undef TEGROUP_IMPL_D_PATH
 #undef TEGROUP_IMPL_BIAS_PATH
+#undef TEGROUP_IMPL_TENSOR_PATH
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
@@ -257,7 +259,7 @@ static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const te
 }
 
 /* Plain matrices. */
-static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
@@ -268,7 +270,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 /* Rows that have elements: what a loop over a matrix runs through. */
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
-static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
@@ -323,12 +325,13 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot in host memory. */
+/* ... nor with a snapshot, whose extent is known in host memory alone. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_error *error) {
+                                                               const void *snapshot, tegroup_space space,
+                                                               tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
-    if (!snapshot) return TEGROUP_OK;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
@@ -347,12 +350,13 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_error *error) {
+                                                         tegroup_space space, tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
                       "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
     TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
@@ -360,9 +364,29 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return TEGROUP_OK;
 }
 
-/* Only host memory is served by this build. */
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_matrix *const *others, int32_t count,
+                                                                 tegroup_error *error) {
+    int32_t i;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* Without nvcc only host memory is served. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
+#if defined(TEGROUP_IMPL_CUDA)
+    (void)space;
+    (void)error;
+#else
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+#endif
     return TEGROUP_OK;
 }

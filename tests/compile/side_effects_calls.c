@@ -58,6 +58,9 @@ int main(void) {
     BOTH(tegroup_permute(&w.permute, NULL, &error), tegroup_permute(NULL, NULL, &error));
     BOTH(tegroup_combine(&w.combine, NULL, &error), tegroup_combine(NULL, NULL, &error));
     BOTH(tegroup_combine_backward(&w.combine_backward, NULL, &error), tegroup_combine_backward(NULL, NULL, &error));
+    BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
+    BOTH(tegroup_router_layout(&w.router, &w.layout, &error), tegroup_router_layout(NULL, &w.layout, &error));
+    BOTH(tegroup_permutation_layout(&w.permutation, &w.layout, &error), tegroup_permutation_layout(NULL, &w.layout, &error));
     calls = side_effects_end();
 
     if (wrong != 0) fprintf(stderr, "line %d does not hold: %s\n", wrong, error.field == NULL ? "" : error.field);

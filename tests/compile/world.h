@@ -28,6 +28,7 @@ typedef struct world {
     tegroup_permute_desc             permute;
     tegroup_combine_desc             combine;
     tegroup_combine_backward_desc    combine_backward;
+    tegroup_validate_desc            validate;
 
     /* in */
     MEMORY(int64_t, counts, EXPERTS);
@@ -74,6 +75,7 @@ typedef struct world {
     MEMORY(int64_t, slot_of_row_out, ROWS);
     MEMORY(float, rows_out, ROWS * N);
     MEMORY(float, tokens_out, TOKENS * N);
+    MEMORY(tegroup_validation, validation, 1);
     tegroup_layout       layout;
     tegroup_scale_extent extent;
     tegroup_problem      problem;
@@ -298,6 +300,11 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->combine_backward.weights = w->combine.weights;
     w->combine_backward.grad_permuted = world_matrix(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
     w->combine_backward.grad_weights = world_matrix(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    memset(&w->validate, 0, sizeof w->validate);
+    w->validate.struct_size = sizeof w->validate;
+    w->validate.space = TEGROUP_SPACE_HOST;
+    w->validate.tensor = w->forward.a;
+    w->validate.result = w->validation;
     return TEGROUP_OK;
 }
 #endif

@@ -51,6 +51,9 @@ static void spoil_nothing(void) {
 #define call_permute(e)             tegroup_permute(&w.permute, NULL, e)
 #define call_combine(e)             tegroup_combine(&w.combine, NULL, e)
 #define call_combine_backward(e)    tegroup_combine_backward(&w.combine_backward, NULL, e)
+#define call_validate(e)            tegroup_validate(&w.validate, NULL, e)
+#define call_router_layout(e)       tegroup_router_layout(&w.router, &w.layout, e)
+#define call_permutation_layout(e)  tegroup_permutation_layout(&w.permutation, &w.layout, e)
 
 #define call_replanned(e)           replanned(&w.forward, e)
 #define call_replanned_dgrad(e)     replanned(&w.dgrad, e)
@@ -147,6 +150,7 @@ UTEST(status, good_calls) {
     GOOD(permute);
     GOOD(combine);
     GOOD(combine_backward);
+    GOOD(validate);
 }
 
 UTEST(status, null_arguments) {
@@ -169,6 +173,7 @@ UTEST(status, null_arguments) {
     NOT(permute, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(combine, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
     NOT(combine_backward, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
 }
 
 /* struct_size comes first in every descriptor; a wrong one, and all zeros, is noticed before anything else is read. */
@@ -200,6 +205,9 @@ UTEST(status, struct_size) {
     STRUCT_SIZE(permute, tegroup_permute_desc, permute);
     STRUCT_SIZE(combine, tegroup_combine_desc, combine);
     STRUCT_SIZE(combine_backward, tegroup_combine_backward_desc, combine_backward);
+    STRUCT_SIZE(validate, tegroup_validate_desc, validate);
+    STRUCT_SIZE(router_layout, tegroup_router_desc, router);
+    STRUCT_SIZE(permutation_layout, tegroup_permutation_desc, permutation);
     ASSERT_EQ((size_t)0, offsetof(tegroup_target, struct_size));
     ASSERT_EQ((size_t)0, offsetof(tegroup_plan, struct_size));
     BAD(explain, w.target.struct_size--, STRUCT_SIZE, "target.struct_size", sizeof(tegroup_target), sizeof(tegroup_target) - 1);
@@ -219,6 +227,9 @@ UTEST(status, zero_is_unset) {
     UNSET(permute, permute, "space");
     UNSET(combine, combine, "space");
     UNSET(combine_backward, combine_backward, "space");
+    UNSET(validate, validate, "space");
+    UNSET(router_layout, router, "space");
+    UNSET(permutation_layout, permutation, "space");
     SPACE(prepare, prepare);
     SPACE(problem, forward);
     SPACE(activation, activation);
@@ -229,6 +240,9 @@ UTEST(status, zero_is_unset) {
     SPACE(permute, permute);
     SPACE(combine, combine);
     SPACE(combine_backward, combine_backward);
+    SPACE(validate, validate);
+    SPACE(router_layout, router);
+    SPACE(permutation_layout, permutation);
 }
 
 /* Zero means the default: spelt out, it is the very same problem. */
@@ -1007,6 +1021,7 @@ UTEST(status, router) {
     BAD(router, r->balance_loss = (double *)(void *)w.weights_out, OVERLAP, "balance_loss", 0, 1);
     BAD(router, r->balance_loss = (double *)(void *)w.indices_out, OVERLAP, "balance_loss", 0, 1);
     BAD(router, r->balance_loss = (double *)(void *)w.counts_out, OVERLAP, "balance_loss", 0, 1);
+    ALIGNED(router, r->workspace, "workspace", TEGROUP_ALIGNMENT);
     NO_GPU(router, w.router);
 }
 
@@ -1060,7 +1075,64 @@ UTEST(status, permutation) {
     BAD(permutation, p->shape.snapshot = NULL, NULL_ARGUMENT, "shape.snapshot", 1, 0);
     OTHER_SNAPSHOT(permutation, p->shape.snapshot, "shape.snapshot");
     BAD(permutation, snapshot_at(&p->shape.snapshot)->groups--, CAPACITY, "shape.snapshot", EXPERTS, EXPERTS - 1);
+    ALIGNED(permutation, p->workspace, "workspace", TEGROUP_ALIGNMENT);
     NO_GPU(permutation, w.permutation);
+}
+
+/* Workspaces: nothing on the host, and on a GPU what the sizes ask for. */
+UTEST(status, operation_layouts) {
+    tegroup_router_desc      *r = &w.router;
+    tegroup_permutation_desc *p = &w.permutation;
+    NOT(router_layout, NULL AND &w.layout, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(router_layout, &w.router AND NULL, NULL_ARGUMENT, "layout", 1, 0);
+    NOT(permutation_layout, NULL AND &w.layout, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(permutation_layout, &w.permutation AND NULL, NULL_ARGUMENT, "layout", 1, 0);
+    ROUTER(router_layout, r);
+    RANGE(permutation_layout, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
+    RANGE(permutation_layout, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(permutation_layout, p->indices.rows, "indices.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(permutation_layout, p->indices.cols, "indices.cols", int64_t, 0, TEGROUP_MAX_COLS);
+    BAD(permutation_layout, p->space = TEGROUP_SPACE_DEVICE; p->indices.rows = TEGROUP_MAX_ROWS; p->indices.cols = TEGROUP_MAX_COLS; p->shape.groups = 4096,
+        OVERFLOW, "indices.rows", ADDRESSABLE - TEGROUP_ALIGNMENT, INT64_MAX);
+    spoil_nothing();
+    GOOD(router_layout);
+    ASSERT_EQ((size_t)0, w.layout.total_bytes);
+    GOOD(permutation_layout);
+    ASSERT_EQ((size_t)0, w.layout.total_bytes);
+    r->space = p->space = TEGROUP_SPACE_DEVICE;
+    GOOD(router_layout);
+    ASSERT_EQ((size_t)(64 * 8 * EXPERTS), w.layout.total_bytes);
+    r->balance_loss = NULL;
+    GOOD(router_layout);
+    ASSERT_EQ((size_t)0, w.layout.total_bytes);
+    p->indices.rows = 1000;
+    p->indices.cols = 3;
+    GOOD(permutation_layout); /* six runs of 512 slots */
+    ASSERT_EQ((size_t)256, w.layout.total_bytes);
+    ASSERT_EQ((size_t)(6 * 8 * EXPERTS), w.layout.items[0].bytes);
+    p->shape.groups = 4096; /* runs of 2048 */
+    GOOD(permutation_layout);
+    ASSERT_EQ((size_t)(2 * 8 * 4096), w.layout.total_bytes);
+}
+
+UTEST(status, validate) {
+    tegroup_tensor *t = &w.validate.tensor;
+    BAD(validate, t->dtype = TEGROUP_DTYPE_UNSET, UNSET, "tensor.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(validate, t->dtype = TEGROUP_DTYPE_I32, DTYPE, "tensor.dtype", tegroup_scaling_info(TEGROUP_SCALING_NONE)->data_dtypes, TEGROUP_DTYPE_I32);
+    BAD(validate, t->dtype = TEGROUP_DTYPE_F8E5M2; t->scaling = TEGROUP_SCALING_TENSOR, DTYPE, "tensor.dtype", FLOATS, TEGROUP_DTYPE_F8E5M2);
+    BAD(validate, t->shape.rows = -1, VALUE, "tensor.shape.rows", TEGROUP_MAX_ROWS, -1);
+    BAD(validate, t->ld = K - 1, LAYOUT, "tensor.ld", K, K - 1);
+    BAD(validate, t->shape.elements = 1, COMBINATION, "tensor.shape.col_sizes.encoding", 0, 1);
+    BAD(validate, t->pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "tensor.pointers_space", 0, TEGROUP_SPACE_HOST);
+    BAD(validate, t->shape.snapshot = NULL, NULL_ARGUMENT, "tensor.shape.snapshot", 1, 0);
+    ALIGNED(validate, t->shape.snapshot, "tensor.shape.snapshot", TEGROUP_ALIGNMENT);
+    BAD(validate, t->data = NULL, NULL_ARGUMENT, "tensor.data", 1, 0);
+    ALIGNED(validate, t->data, "tensor.data", 4);
+    BAD(validate, w.validate.result = NULL, NULL_ARGUMENT, "result", 1, 0);
+    ALIGNED(validate, w.validate.result, "result", 8);
+    BAD(validate, w.validate.result = (tegroup_validation *)(void *)w.x, OVERLAP, "result", 0, 1);
+    BAD(validate, w.validate.result = (tegroup_validation *)(void *)w.snapshot, OVERLAP, "result", 0, 1);
+    NO_GPU(validate, w.validate);
 }
 
 UTEST(status, permute) {

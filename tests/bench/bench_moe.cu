@@ -1,0 +1,277 @@
+/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_moe.cu -o bench_moe */
+
+/* Operations around the products: bytes that must move, by time, as a fraction of the rate of a device-to-device copy in the
+ * same run. Contestants take turns in random order, 256 MB are written before each (L2 is cold), medians of 30 rounds. A row
+ * that is gathered counts each time that it is read; probabilities read again for the load-balancing loss do not count. */
+#include <stdlib.h>
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        int code_ = (int)(call);                                                                                       \
+        if (code_ != 0) {                                                                                              \
+            fprintf(stderr, "%s:%d: code %d\n", __FILE__, __LINE__, code_);                                            \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+enum : int64_t { TOKENS = 32768, K = 8, EXPERTS = 128, ROWS = TOKENS * K / 4 };
+
+static __global__ void fill_random(uint16_t *x, size_t count) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+        unsigned h = (unsigned)i * 2654435761u;
+        h ^= h >> 15;
+        h *= 2246822519u;
+        h ^= h >> 13;
+        x[i] = (uint16_t)((h & 0x80ffu) | 0x3f00u); /* of either sign, 0.5 to 2 */
+    }
+}
+
+static std::vector<void *> held;
+static void *device(size_t bytes) {
+    void *p;
+    MUST(cudaMalloc(&p, bytes > 0 ? bytes : 1));
+    fill_random<<<1024, 256>>>((uint16_t *)p, bytes / 2);
+    held.push_back(p);
+    return p;
+}
+static void release() {
+    MUST(cudaDeviceSynchronize());
+    for (void *p : held) MUST(cudaFree(p));
+    held.clear();
+}
+static tegroup_matrix matrix(tegroup_dtype dtype, int64_t rows, int64_t cols) {
+    tegroup_matrix m;
+    m.rows = rows;
+    m.cols = cols;
+    m.ld = 0;
+    m.dtype = dtype;
+    m.data = device((size_t)(rows * cols * tegroup_dtype_bits(dtype) / 8));
+    return m;
+}
+static double bytes_of(const tegroup_matrix &m) { return (double)(m.rows * m.cols * tegroup_dtype_bits(m.dtype) / 8); }
+
+struct contestant {
+    std::string name;
+    double bytes;
+    std::function<void()> run;
+};
+
+/* All of them against a copy that moves 512 MB there and 512 MB back. */
+static void race(std::vector<contestant> contestants) {
+    static char *flush, *copy;
+    const size_t copied = (size_t)512 << 20;
+    cudaEvent_t begin, end;
+    if (!flush) {
+        MUST(cudaMalloc((void **)&flush, (size_t)256 << 20));
+        MUST(cudaMalloc((void **)&copy, 2 * copied));
+    }
+    MUST(cudaEventCreate(&begin));
+    MUST(cudaEventCreate(&end));
+    contestants.push_back({"copy", 2.0 * (double)copied, [=] { MUST(cudaMemcpyAsync(copy + copied, copy, copied, cudaMemcpyDeviceToDevice, 0)); }});
+    std::vector<std::vector<float>> times(contestants.size());
+    std::vector<size_t> order(contestants.size());
+    for (size_t i = 0; i < order.size(); i++) order[i] = i;
+    for (int round = -3; round < 30; round++) {
+        for (size_t i = order.size() - 1; i > 0; i--) std::swap(order[i], order[(size_t)rand() % (i + 1)]);
+        for (size_t i : order) {
+            float ms;
+            MUST(cudaMemsetAsync(flush, round, (size_t)256 << 20));
+            MUST(cudaEventRecord(begin));
+            contestants[i].run();
+            MUST(cudaEventRecord(end));
+            MUST(cudaEventSynchronize(end));
+            MUST(cudaEventElapsedTime(&ms, begin, end));
+            if (round >= 0) times[i].push_back(ms * 1e-3f);
+        }
+    }
+    for (auto &t : times) std::sort(t.begin(), t.end());
+    const double rate = contestants.back().bytes / times.back()[15];
+    for (size_t i = 0; i < contestants.size(); i++)
+        printf("%-44s %10.1f us %8.3f TB/s %6.2f of copy\n", contestants[i].name.c_str(), times[i][15] * 1e6, contestants[i].bytes / times[i][15] * 1e-12,
+               contestants[i].bytes / times[i][15] / rate);
+    MUST(cudaEventDestroy(begin));
+    MUST(cudaEventDestroy(end));
+}
+
+template <typename DESC> static DESC desc() {
+    DESC d;
+    memset(&d, 0, sizeof d);
+    d.struct_size = sizeof d;
+    d.space = TEGROUP_SPACE_DEVICE;
+    return d;
+}
+
+int main() {
+    tegroup_error error;
+    tegroup_layout layout;
+    memset(&error, 0, sizeof error);
+
+    for (int64_t tokens : {(int64_t)65536, (int64_t)4096})
+        for (tegroup_dtype in : {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16})
+            for (int32_t experts : {128, 256}) {
+                auto r = desc<tegroup_router_desc>();
+                r.experts = experts;
+                r.k = K;
+                r.normalize = 1;
+                r.logits = matrix(in, tokens, experts);
+                if (in == TEGROUP_DTYPE_F32) { /* the fill is made for halves: logits from BF16 ones by way of the host */
+                    std::vector<float> x((size_t)(tokens * experts));
+                    for (float &v : x) v = (float)(rand() % 20001 - 10000) * 2e-4f;
+                    MUST(cudaMemcpy(r.logits.data, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
+                }
+                r.probabilities = matrix(TEGROUP_DTYPE_F32, tokens, experts);
+                r.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+                r.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
+                r.counts = matrix(TEGROUP_DTYPE_I64, 1, experts);
+                r.balance_coefficient = 0.01;
+                auto with_loss = r;
+                with_loss.balance_loss = (double *)device(8);
+                MUST(tegroup_router_layout(&with_loss, &layout, &error));
+                with_loss.workspace = device(layout.total_bytes);
+                with_loss.workspace_bytes = layout.total_bytes;
+                MUST(tegroup_router(&r, NULL, &error));
+                auto b = desc<tegroup_router_backward_desc>();
+                b.experts = experts;
+                b.k = K;
+                b.normalize = 1;
+                b.probabilities = r.probabilities;
+                b.indices = r.indices;
+                b.counts = r.counts;
+                b.grad_weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+                b.grad_logits = matrix(in, tokens, experts);
+                b.balance_coefficient = 0.01;
+                const double forward = bytes_of(r.logits) + bytes_of(r.probabilities) + bytes_of(r.weights) + bytes_of(r.indices);
+                const std::string shape = " [" + std::to_string(tokens) + "," + std::to_string(experts) + "] " + tegroup_dtype_name(in);
+                race({{"router" + shape, forward, [&] { MUST(tegroup_router(&r, NULL, &error)); }},
+                      {"router, loss" + shape, forward, [&] { MUST(tegroup_router(&with_loss, NULL, &error)); }},
+                      {"router backward" + shape, bytes_of(b.probabilities) + bytes_of(b.indices) + bytes_of(b.grad_weights) + bytes_of(b.grad_logits),
+                       [&] { MUST(tegroup_router_backward(&b, NULL, &error)); }}});
+                release();
+            }
+
+    for (int32_t experts : {8, 128, 4096}) {
+        auto p = desc<tegroup_permutation_desc>();
+        auto prepare = desc<tegroup_prepare_desc>();
+        const int64_t tokens = 65536;
+        std::vector<int32_t> indices((size_t)(tokens * K));
+        std::vector<int64_t> counts((size_t)experts);
+        for (auto &e : indices) counts[(size_t)(e = rand() % experts)]++;
+        p.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
+        MUST(cudaMemcpy(p.indices.data, indices.data(), indices.size() * 4, cudaMemcpyHostToDevice));
+        void *sizes = device((size_t)experts * 8);
+        MUST(cudaMemcpy(sizes, counts.data(), counts.size() * 8, cudaMemcpyHostToDevice));
+        prepare.shape.groups = experts;
+        prepare.shape.rows = tokens * K;
+        prepare.shape.row_sizes.data = sizes;
+        prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+        MUST(tegroup_snapshot_layout(&prepare.shape, &layout, &error));
+        prepare.snapshot = device(layout.total_bytes);
+        prepare.snapshot_bytes = layout.total_bytes;
+        MUST(tegroup_prepare(&prepare, NULL, &error));
+        p.shape = prepare.shape;
+        p.shape.snapshot = prepare.snapshot;
+        p.row_of_slot = matrix(TEGROUP_DTYPE_I64, tokens, K);
+        p.slot_of_row = matrix(TEGROUP_DTYPE_I64, 1, tokens * K);
+        MUST(tegroup_permutation_layout(&p, &layout, &error));
+        p.workspace = device(layout.total_bytes);
+        p.workspace_bytes = layout.total_bytes;
+        race({{"permutation [65536,8] of " + std::to_string(experts), bytes_of(p.indices) + bytes_of(p.row_of_slot) + bytes_of(p.slot_of_row),
+               [&] { MUST(tegroup_permutation_make(&p, NULL, &error)); }}});
+        release();
+    }
+
+    for (int64_t width : {2048, 4096, 7168, 14336}) {
+        const std::string shape = " width " + std::to_string(width) + " BF16";
+        { /* a quarter of the slots for the widest to fit: tokens of TOKENS / 4 */
+            const int64_t tokens = TOKENS / 4;
+            std::vector<int64_t> rows((size_t)ROWS), slots((size_t)ROWS);
+            for (int64_t i = 0; i < ROWS; i++) rows[(size_t)i] = i;
+            for (int64_t i = ROWS - 1; i > 0; i--) std::swap(rows[(size_t)i], rows[(size_t)(rand() % (i + 1))]);
+            for (int64_t i = 0; i < ROWS; i++) slots[(size_t)rows[(size_t)i]] = i;
+            auto p = desc<tegroup_permute_desc>();
+            p.k = K;
+            p.tokens = matrix(TEGROUP_DTYPE_BF16, tokens, width);
+            p.slot_of_row = matrix(TEGROUP_DTYPE_I64, 1, ROWS);
+            p.permuted = matrix(TEGROUP_DTYPE_BF16, ROWS, width);
+            MUST(cudaMemcpy(p.slot_of_row.data, slots.data(), slots.size() * 8, cudaMemcpyHostToDevice));
+            auto q = desc<tegroup_combine_desc>();
+            q.permuted = p.permuted;
+            q.row_of_slot = matrix(TEGROUP_DTYPE_I64, tokens, K);
+            q.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+            q.tokens = matrix(TEGROUP_DTYPE_BF16, tokens, width);
+            MUST(cudaMemcpy(q.row_of_slot.data, rows.data(), rows.size() * 8, cudaMemcpyHostToDevice));
+            auto b = desc<tegroup_combine_backward_desc>();
+            b.grad_tokens = p.tokens;
+            b.permuted = p.permuted;
+            b.row_of_slot = q.row_of_slot;
+            b.weights = q.weights;
+            b.grad_permuted = matrix(TEGROUP_DTYPE_BF16, ROWS, width);
+            b.grad_weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
+            race({{"permute" + shape, 2 * bytes_of(p.permuted), [&] { MUST(tegroup_permute(&p, NULL, &error)); }},
+                  {"combine" + shape, bytes_of(q.permuted) + bytes_of(q.tokens), [&] { MUST(tegroup_combine(&q, NULL, &error)); }},
+                  {"combine backward" + shape, bytes_of(b.grad_tokens) + bytes_of(b.permuted) + bytes_of(b.grad_permuted),
+                   [&] { MUST(tegroup_combine_backward(&b, NULL, &error)); }}});
+            release();
+        }
+        for (int ragged = 0; ragged < 2; ragged++) {
+            const int64_t rows = 32768;
+            auto prepare = desc<tegroup_prepare_desc>();
+            std::vector<int64_t> counts((size_t)EXPERTS, rows / EXPERTS);
+            for (size_t g = 0; g + 1 < counts.size(); g += 2) { /* uneven, with the same sum */
+                const int64_t moved = rand() % (rows / EXPERTS);
+                counts[g] -= moved;
+                counts[g + 1] += moved;
+            }
+            void *sizes = device((size_t)EXPERTS * 8);
+            MUST(cudaMemcpy(sizes, counts.data(), counts.size() * 8, cudaMemcpyHostToDevice));
+            prepare.shape.groups = EXPERTS;
+            prepare.shape.rows = rows;
+            prepare.shape.row_sizes.data = sizes;
+            prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+            prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+            prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+            MUST(tegroup_snapshot_layout(&prepare.shape, &layout, &error));
+            prepare.snapshot = device(layout.total_bytes);
+            prepare.snapshot_bytes = layout.total_bytes;
+            MUST(tegroup_prepare(&prepare, NULL, &error));
+            auto f = desc<tegroup_activation_desc>();
+            f.activation = TEGROUP_ACTIVATION_SWIGLU;
+            f.snapshot = ragged ? prepare.snapshot : NULL;
+            f.input = matrix(TEGROUP_DTYPE_BF16, rows, 2 * width);
+            f.output = matrix(TEGROUP_DTYPE_BF16, rows, width);
+            f.row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
+            auto g = f;
+            g.interleaved = 1;
+            auto b = desc<tegroup_activation_backward_desc>();
+            b.activation = f.activation;
+            b.snapshot = f.snapshot;
+            b.input = f.input;
+            b.row_scale = f.row_scale;
+            b.grad_output = f.output;
+            b.grad_input = matrix(TEGROUP_DTYPE_BF16, rows, 2 * width);
+            b.grad_row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
+            auto v = desc<tegroup_validate_desc>();
+            v.tensor.shape = prepare.shape;
+            v.tensor.shape.snapshot = prepare.snapshot;
+            v.tensor.shape.cols = width;
+            v.tensor.dtype = TEGROUP_DTYPE_BF16;
+            v.tensor.data = f.output.data;
+            v.result = (tegroup_validation *)device(sizeof(tegroup_validation));
+            const std::string of = shape + (ragged ? ", 128 groups" : "");
+            race({{"SwiGLU" + of, bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_forward(&f, NULL, &error)); }},
+                  {"SwiGLU interleaved" + of, bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_forward(&g, NULL, &error)); }},
+                  {"SwiGLU backward" + of, 2 * bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_backward(&b, NULL, &error)); }},
+                  {"validate" + of, bytes_of(f.output), [&] { MUST(tegroup_validate(&v, NULL, &error)); }}});
+            release();
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,155 @@
+/* tegroup_validate against a plain search: every count, the first bad element, and every way in which a snapshot can be wrong. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "utest.h"
+
+static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
+
+static tegroup_validate_desc of(tegroup_tensor tensor, tegroup_validation *result) {
+    tegroup_validate_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.tensor = tensor;
+    desc.result = result;
+    return desc;
+}
+
+/* Groups in any place, with gaps and a tail, or all alike; each bad element counted by hand. */
+UTEST(validate, values) {
+    rng r = rng_seed(6001);
+    int64_t owned_found = 0, tail_found = 0;
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        const int ragged = rng_chance(&r, 70);
+        int64_t rows, cols = rng_int(&r, 0, 20), pad = rng_int(&r, 0, 3);
+        tegroup_tensor t;
+        tegroup_validation want, *got;
+        memset(&t, 0, sizeof t);
+        if (ragged) {
+            spec s = {.op = TEGROUP_OP_FORWARD, .groups = (int32_t)rng_int(&r, 0, 9), .n = 1, .k = 1, .place = (place_kind)rng_int(&r, 0, 3), .alignment = 4, .tail_rows = rng_int(&r, 0, 9), .seed = rng_next(&r)};
+            problem p;
+            s.m = random_rows(&r, s.groups, 6, 1);
+            problem_make(&p, &s);
+            ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+            t.shape = p.a.tensor.shape;
+            rows = t.shape.rows;
+        } else {
+            t.shape.groups = (int32_t)rng_int(&r, 0, 4);
+            t.shape.rows = rng_int(&r, 0, 6);
+            rows = t.shape.groups * t.shape.rows;
+        }
+        t.shape.cols = cols;
+        t.dtype = dtypes[rng_int(&r, 0, 3)];
+        t.ld = cols + pad > 0 ? cols + pad : 0;
+        if (!ragged && rng_chance(&r, 50)) t.group_stride = t.shape.rows * (cols + pad) + 7;
+        int64_t stride = ragged ? 0 : t.group_stride ? t.group_stride : t.shape.rows * (cols + pad);
+        int64_t elements = rows == 0 ? 0 : ragged ? rows * (cols + pad) : t.shape.groups * stride;
+        t.data = guarded((size_t)(elements > 0 ? elements : 1) * size_of(t.dtype)); /* poison: what lies between rows is NaN */
+        memset(&want, 0, sizeof want);
+        want.magic = TEGROUP_VALIDATION_MAGIC;
+        want.bad_group = -1;
+        want.owned.first_row = want.owned.first_col = want.tail.first_row = want.tail.first_col = -1;
+        tegroup_snapshot_view v = tegroup_snapshot_read(ragged ? t.shape.snapshot : NULL);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t first = ragged ? row * (cols + pad) : row / t.shape.rows * stride + row % t.shape.rows * (cols + pad);
+            int owned = !ragged;
+            for (int32_t g = 0; ragged && g < t.shape.groups; g++) owned |= v.rows[g] > 0 && row >= v.start[g] && row < v.start[g] + v.rows[g];
+            tegroup_validation_values *values = owned ? &want.owned : &want.tail;
+            for (int64_t col = 0; col < cols; col++) {
+                double x = rng_chance(&r, 97) ? rng_normal(&r) : rng_chance(&r, 50) ? (double)NAN : rng_chance(&r, 50) ? (double)INFINITY : -(double)INFINITY;
+                store(t.dtype, t.data, first + col, x);
+                if (isfinite(x)) continue;
+                if (isnan(x)) values->nans++; else values->infinities++;
+                if (values->first_row < 0) { values->first_row = row; values->first_col = col; }
+            }
+        }
+        if (want.owned.first_row >= 0) { want.status |= TEGROUP_VALIDATION_VALUES; owned_found++; }
+        if (want.tail.first_row >= 0) { want.status |= TEGROUP_VALIDATION_TAIL; tail_found++; }
+        got = (tegroup_validation *)guarded(sizeof *got);
+        guarded_remember(t.data);
+        tegroup_validate_desc desc = of(t, got);
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
+        ASSERT_EQ(0, memcmp(&want, got, sizeof want));
+        ASSERT_EQ(0, guarded_changed(t.data) + guards_changed());
+        guards_release(mark);
+    }
+    ASSERT_TRUE(owned_found > 0 && tail_found > 0);
+}
+
+/* The largest finite number, the smallest, and zero of either sign are no find; every pattern past infinity is. */
+UTEST(validate, every_half) {
+    static uint16_t halves[65536];
+    for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
+    for (int which = 0; which < 2; which++) {
+        tegroup_validation got;
+        tegroup_tensor t;
+        memset(&t, 0, sizeof t);
+        t.shape.groups = 1;
+        t.shape.rows = 256;
+        t.shape.cols = 256;
+        t.dtype = which ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
+        t.data = halves;
+        tegroup_validate_desc desc = of(t, &got);
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
+        ASSERT_EQ(2, got.owned.infinities);
+        ASSERT_EQ(which ? 2 * 1023 : 2 * 127, got.owned.nans);
+        ASSERT_EQ(which ? 0x7c : 0x7f, got.owned.first_row);
+        ASSERT_EQ(which ? 0 : 0x80, got.owned.first_col);
+    }
+}
+
+/* A snapshot that somebody wrote over, one number at a time. */
+UTEST(validate, snapshots) {
+    _Alignas(256) static unsigned char memory[8192];
+    static const int64_t counts[4] = {3, 0, 5, 2};
+    static float data[12 * 3];
+    for (int what = -1; what < 14; what++) {
+        tegroup_layout layout;
+        tegroup_validation got;
+        tegroup_tensor t;
+        uint32_t wanted = 0;
+        int32_t bad = -1;
+        memset(&t, 0, sizeof t);
+        t.shape.groups = 4;
+        t.shape.rows = 12;
+        t.shape.cols = 3;
+        t.shape.row_sizes.data = counts;
+        t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+        t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+        t.shape.row_sizes.space = TEGROUP_SPACE_HOST;
+        t.dtype = TEGROUP_DTYPE_F32;
+        t.data = data;
+        ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&t.shape, &layout, NULL));
+        tegroup_prepare_desc prepare = {.struct_size = sizeof prepare, .shape = t.shape, .space = TEGROUP_SPACE_HOST, .snapshot = memory, .snapshot_bytes = sizeof memory};
+        ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&prepare, NULL, NULL));
+        t.shape.snapshot = memory;
+        tegroup_snapshot_header *header = (tegroup_snapshot_header *)(void *)memory;
+        tegroup_snapshot_view v = tegroup_snapshot_read(memory);
+        int64_t *start = (int64_t *)(uintptr_t)v.start, *rows = (int64_t *)(uintptr_t)v.rows, *prefix = (int64_t *)(uintptr_t)v.prefix[5];
+        switch (what) {
+        case 0: header->magic++; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
+        case 1: header->groups--; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
+        case 2: header->irregular = 1; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
+        case 3: header->capacity_rows = 13; wanted = TEGROUP_VALIDATION_SNAPSHOT; break;
+        case 4: header->status = TEGROUP_SNAPSHOT_OVERLAP; wanted = TEGROUP_VALIDATION_SIZES; break;
+        case 5: header->rows_total++; wanted = TEGROUP_VALIDATION_SUMS; break;
+        case 6: header->rows_max--; wanted = TEGROUP_VALIDATION_SUMS; break;
+        case 7: header->rows_end--; wanted = TEGROUP_VALIDATION_SUMS; break;
+        case 8: start[1] = 13; wanted = TEGROUP_VALIDATION_BOUNDS; bad = 1; break;
+        case 9: start[2] = -1; wanted = TEGROUP_VALIDATION_BOUNDS | TEGROUP_VALIDATION_SUMS; bad = 2; header->rows_end++; break;
+        case 10: rows[1] = -2; wanted = TEGROUP_VALIDATION_BOUNDS; bad = 1; break;
+        case 11: rows[3] = INT64_MAX; wanted = TEGROUP_VALIDATION_BOUNDS | TEGROUP_VALIDATION_SUMS; bad = 3; break;
+        case 12: prefix[3]++; wanted = TEGROUP_VALIDATION_SUMS; bad = 2; break;
+        case 13: for (int i = 0; i <= 4; i++) prefix[i]++; wanted = TEGROUP_VALIDATION_SUMS; bad = 0; break;
+        }
+        tegroup_validate_desc desc = of(t, &got);
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
+        ASSERT_EQ(wanted, got.status);
+        ASSERT_EQ(bad, got.bad_group);
+        ASSERT_EQ(what == 4 ? TEGROUP_SNAPSHOT_OVERLAP : 0u, got.snapshot_status);
+        ASSERT_EQ(TEGROUP_VALIDATION_MAGIC, got.magic);
+    }
+}
+
+UTEST_MAIN()
