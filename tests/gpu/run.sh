@@ -45,7 +45,7 @@ if [ "$mode" = sanitize ]; then
         found=0 kernels=$out/kernels.$tool
         : >"$kernels"
         # what is passed over, and why
-        options=$(awk -v tool=$tool '$1 == tool || $1 == "all" { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
+        options=$(awk -v tool=$tool '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
         for name in $programs; do
             case $name in
             test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
