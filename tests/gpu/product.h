@@ -12,9 +12,13 @@ static inline __host__ __device__ uint64_t stirred(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* A multiple of 1/64 from -1 to 1: exact in every type here. */
+/* Of either sign, from 2^-7 to 2, with 8 significant bits: exact in every type here, while sums of products are not exact
+ * in F32, so that their bits tell one order from another. */
 static inline __host__ __device__ float hashed(uint64_t seed, int64_t i) {
-    return (float)((int)(stirred(seed * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)i) >> 40) % 129 - 64) * 0.015625f;
+    const uint32_t h = (uint32_t)(stirred(seed * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)i) >> 40);
+    union { uint32_t bits; float value; } x;
+    x.bits = (h & 1) << 31 | (127 - (h >> 1 & 7)) << 23 | (h >> 4 & 127) << 16;
+    return x.value;
 }
 
 static __global__ void fill_hashed(tegroup_dtype dtype, void *data, int64_t count, uint64_t seed) {

@@ -104,7 +104,7 @@ static const char *run_and_check(const spec *s, int b) {
             wrong = message;
         } else if (p.s.out == TEGROUP_DTYPE_F32 && !gate_holds(v)) wrong = "99.9th percentile of error/bound is not below 1/4";
         else if (changed != 0) wrong = "guard bytes changed";
-        else if (disturbed != 0) wrong = "bytes changed that are not the result's";
+        else if (disturbed != 0 && s->tail == TEGROUP_TAIL_KEEP) wrong = "bytes changed that are not the result's";
     }
     if (wrong[0] != 0 && strcmp(wrong, "refused") != 0) print_spec(wrong, s, backends[b]);
     problem_release(&p);
@@ -486,7 +486,7 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
 typedef struct watch {
     const unsigned char *now, *then;
     int64_t head, gap, bytes; /* [0, head) and [head + gap, bytes) are compared; the workspace lies between */
-    int64_t snapshot_at[3], snapshot_end[3];
+    int64_t free_at[4], free_end[4]; /* snapshots and a bias gradient: may be written anywhere */
     int64_t d_at, d_end, ld_bytes, row_bytes; /* ld_bytes 0: all of it may be written */
     const int64_t *start, *rows;
     const tegroup_snapshot_header *header;
@@ -498,7 +498,7 @@ static __global__ void count_changed(const watch w, unsigned long long *changed,
         const int64_t at = i < w.head ? i : i + w.gap;
         if (w.now[at] == w.then[at]) continue;
         int allowed = 0;
-        for (int s = 0; s < 3; s++) allowed |= at >= w.snapshot_at[s] && at < w.snapshot_end[s];
+        for (int s = 0; s < 4; s++) allowed |= at >= w.free_at[s] && at < w.free_end[s];
         if (at >= w.d_at && at < w.d_end) {
             if (w.ld_bytes == 0) allowed = 1;
             else if ((at - w.d_at) % w.ld_bytes < w.row_bytes) {
@@ -568,8 +568,12 @@ static void hostile_sizes(int *utest_result, int b) {
                                          s.op == TEGROUP_OP_WGRAD ? &desc.a.shape : &desc.c.shape};
         for (int t = 0; t < 3; t++) {
             if (grids[t]->snapshot == NULL) continue;
-            w.snapshot_at[t] = (const unsigned char *)device_of(grids[t]->snapshot) - arena;
-            w.snapshot_end[t] = w.snapshot_at[t] + (int64_t)guarded_find(grids[t]->snapshot)->bytes;
+            w.free_at[t] = (const unsigned char *)device_of(grids[t]->snapshot) - arena;
+            w.free_end[t] = w.free_at[t] + (int64_t)guarded_find(grids[t]->snapshot)->bytes;
+        }
+        if (s.bias && s.op == TEGROUP_OP_WGRAD) {
+            w.free_at[3] = (unsigned char *)desc.bias.data - arena;
+            w.free_end[3] = w.free_at[3] + (int64_t)guarded_find(p.bias.tensor.data)->bytes;
         }
         tegroup_layout layout;
         ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.a.shape, &layout, NULL));
