@@ -19,6 +19,7 @@ build() { # for the architectures given
     [ -n "$nvcc" ] || { echo "skip gpu_suite nvcc not found"; exit 0; }
     mkdir -p "$out"
     make_gpu() { make -f tests/gpu/build.mk OUT="$out" ARCHS="$1" NVCC="$nvcc" CUBLAS_HOME="${CUBLAS_HOME:-}" "$2" "$3"; }
+    # shellcheck disable=SC2046 # a list of names
     [ "$(cat "$out/ARCHS" 2>/dev/null)" = "$1" ] || (cd "$out" && rm -f -- *.o $(cat PROGRAMS 2>/dev/null))
     echo "$1" >"$out/ARCHS"
     make_gpu "$1" -s list >"$out/PROGRAMS"

@@ -688,6 +688,8 @@ static void replays(int *utest_result, int b) {
         product_make(&p[op], backends[b]);
         product_counts(&p[op], counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p[op]));
+        ASSERT_EQ(TEGROUP_OK, product_run(&p[op], &p[op].plan, stream)); /* kernels are loaded when they first run */
+        MUST(cudaStreamSynchronize(stream));
     }
     MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int op = 0; op < 3; op++) {
@@ -889,6 +891,7 @@ UTEST(contract, line9_errors_name_the_field) {
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
     desc.workspace_bytes = p.plan.workspace.total_bytes;
     desc.workspace = workspace_of(desc.workspace_bytes);
+    ASSERT_EQ(TEGROUP_OK, prepare_on_device(&p.a, NULL, &p.error)); /* kernels are loaded when they first run */
     MUST(cudaStreamCreate(&stream));
     for (int call = 0; call < 2; call++) {
         MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
