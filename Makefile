@@ -21,7 +21,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu sanitize-gpu test-teeth fuzz bench bench-gpu docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-gpu docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME SANITIZE PYTHON PREFIX DESTDIR"
@@ -42,8 +42,11 @@ test-cpu: $(filter build/%,$(CPU_TESTS)) build/fuzz ## unit tests (plain and und
 test-gpu: ## tests on this machine's GPU
 	@tests/run.sh $(GPU_TESTS)
 
-sanitize-gpu: ## a small part of the GPU tests under memcheck, racecheck, initcheck and synccheck
+sanitize-gpu: ## every kernel under memcheck, racecheck, initcheck and synccheck
 	tests/gpu/run.sh sanitize
+
+build-gpu: ## compile the GPU tests for ARCHS without running them; TEGROUP_GPU_BUILD=FOLDER says where to, and test-gpu where from
+	tests/gpu/run.sh build
 
 bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs; operations around it against a copy
 	@mkdir -p build

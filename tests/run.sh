@@ -23,7 +23,7 @@ for program in "$@"; do
     fi
     [ $code -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
     printf '%-44s %5d passed %3d failed %3d skipped\n' "$program" "$ok" "$bad" "$skip"
-    grep -aE '^(statuses|contract|teeth|fuzz|hostile|numerics) ' "$log" | sed 's/^/  /'
+    grep -aE '^(statuses|contract|teeth|fuzz|hostile|numerics|[0-9]+ problems x) ' "$log" | sed 's/^/  /'
     [ "${CI:-}" = true ] || grep -aE '^skip ' "$log" | sed 's/^/  /'
     [ "$bad" -eq 0 ] || sed 's/^/  | /' "$log" | tail -n 60
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))

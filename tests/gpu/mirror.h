@@ -1,6 +1,7 @@
 /* A test problem on the GPU: every buffer of support.h's list, guard bands included, has a twin in device memory; the
  * descriptor is the host's with each address replaced. After a run the twins are copied back, so that the host's
- * comparisons, guard checks and references serve as they are. */
+ * comparisons, guard checks and references serve as they are. Sizes, snapshots and lists go along, but for a backend that
+ * reads them on the host. */
 #ifndef TEGROUP_TESTS_MIRROR_H
 #define TEGROUP_TESTS_MIRROR_H
 
@@ -16,13 +17,26 @@
         }                                                                                                              \
     } while (0)
 
+/* 1: each buffer is an allocation of its own, exactly as long as it needs to be, and what the library is to write first has
+ * never been written: so memcheck sees every step outside and initcheck every early read. */
+static int mirror_exact;
+static struct cublasLtContext *mirror_cublaslt; /* the handle that descriptors get */
+
 /* Device memory handed out from the bottom up and taken back all at once. */
 static unsigned char *arena, *arena_copy;
 static size_t arena_used;
 static const size_t arena_bytes = (size_t)512 << 20;
+static unsigned char *exact_list[65536];
+static int exact_count;
 
-static size_t arena_take(size_t bytes, size_t skew) {
+static unsigned char *arena_take(size_t bytes, size_t skew) {
     size_t at;
+    if (mirror_exact) {
+        unsigned char *base;
+        MUST(cudaMalloc((void **)&base, bytes + skew + (bytes == 0)));
+        exact_list[exact_count++] = base;
+        return base + skew;
+    }
     if (arena == NULL) {
         MUST(cudaMalloc((void **)&arena, arena_bytes));
         MUST(cudaMemset(arena, 0, arena_bytes));
@@ -34,13 +48,13 @@ static size_t arena_take(size_t bytes, size_t skew) {
         fprintf(stderr, "the arena is full\n");
         exit(1);
     }
-    return at;
+    return arena + at;
 }
 
-/* Where a node's twin begins in the arena: the node itself remembers nothing, so a table does. */
+/* Where a node's twin begins: the node itself remembers nothing, so a table does. */
 typedef struct twin {
     guarded_node *node;
-    size_t at;
+    unsigned char *at;
 } twin;
 static twin twins[65536];
 static int twin_count;
@@ -50,30 +64,62 @@ static void *device_of(const void *host) {
     for (int i = twin_count - 1; i >= 0; i--) {
         const unsigned char *data = twins[i].node->data;
         if ((const unsigned char *)host >= data && (const unsigned char *)host <= data + twins[i].node->bytes)
-            return arena + twins[i].at + ((const unsigned char *)host - data);
+            return twins[i].at + ((const unsigned char *)host - data);
     }
     fprintf(stderr, "no twin\n");
     exit(1);
 }
 
 static void mirror_up(void *mark) {
+    while (exact_count > 0) MUST(cudaFree(exact_list[--exact_count]));
     arena_used = 0;
     twin_count = 0;
     for (guarded_node *node = guarded_top; node != (guarded_node *)mark; node = node->older) {
         twin *t = &twins[twin_count++];
         t->node = node;
         t->at = arena_take(node->bytes, (size_t)((uintptr_t)node->data % 256));
-        memcpy(arena_copy + t->at - GUARD_BYTES, node->data - GUARD_BYTES, node->bytes + 2 * GUARD_BYTES);
+        if (!mirror_exact)
+            memcpy(arena_copy + (t->at - arena) - GUARD_BYTES, node->data - GUARD_BYTES, node->bytes + 2 * GUARD_BYTES);
+        else if (!node->scratch) MUST(cudaMemcpy(t->at, node->data, node->bytes, cudaMemcpyHostToDevice));
     }
-    MUST(cudaMemcpy(arena, arena_copy, arena_used, cudaMemcpyHostToDevice));
+    if (arena_used > 0) MUST(cudaMemcpy(arena, arena_copy, arena_used, cudaMemcpyHostToDevice));
 }
 
 static void mirror_down(void) {
-    MUST(cudaMemcpy(arena_copy, arena, arena_used, cudaMemcpyDeviceToHost));
+    if (arena_used > 0) MUST(cudaMemcpy(arena_copy, arena, arena_used, cudaMemcpyDeviceToHost));
     for (int i = 0; i < twin_count; i++) {
         guarded_node *node = twins[i].node;
-        memcpy(node->data - GUARD_BYTES, arena_copy + twins[i].at - GUARD_BYTES, node->bytes + 2 * GUARD_BYTES);
+        if (!mirror_exact)
+            memcpy(node->data - GUARD_BYTES, arena_copy + (twins[i].at - arena) - GUARD_BYTES, node->bytes + 2 * GUARD_BYTES);
+        else if (!node->scratch) MUST(cudaMemcpy(node->data, twins[i].at, node->bytes, cudaMemcpyDeviceToHost));
     }
+}
+
+/* A poisoned workspace between guard bands, kept from call to call. */
+static unsigned char *workspace_memory;
+static size_t workspace_room, workspace_used;
+
+static void *workspace_of(size_t bytes) {
+    workspace_used = bytes;
+    if (bytes == 0) return NULL;
+    if (mirror_exact) return arena_take(bytes, 0);
+    if (bytes > workspace_room) {
+        MUST(cudaFree(workspace_memory));
+        workspace_room = bytes;
+        MUST(cudaMalloc((void **)&workspace_memory, bytes + 2 * GUARD_BYTES));
+    }
+    MUST(cudaMemset(workspace_memory, 0xF3, bytes + 2 * GUARD_BYTES));
+    return workspace_memory + GUARD_BYTES;
+}
+
+static int64_t workspace_guards_changed(void) {
+    unsigned char bands[2 * GUARD_BYTES];
+    int64_t changed = 0;
+    if (workspace_used == 0 || mirror_exact) return 0;
+    MUST(cudaMemcpy(bands, workspace_memory, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(bands + GUARD_BYTES, workspace_memory + GUARD_BYTES + workspace_used, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof bands; i++) changed += bands[i] != 0xF3;
+    return changed;
 }
 
 static void sizes_to_device(tegroup_sizes *sizes) {
@@ -90,17 +136,18 @@ static void shape_to_device(tegroup_shape *shape) {
     shape->snapshot = device_of(shape->snapshot);
 }
 
-static void tensor_to_device(tegroup_tensor *t) {
+static void tensor_to_device(tegroup_tensor *t, int host_sizes) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return;
-    shape_to_device(&t->shape);
+    if (!host_sizes) shape_to_device(&t->shape);
     t->data = device_of(t->data);
     if (t->pointers_space == TEGROUP_SPACE_UNSET) return;
-    size_t at = arena_take((size_t)t->shape.groups * sizeof(void *), 0);
-    for (int32_t g = 0; g < t->shape.groups; g++) {
-        void *address = device_of(t->pointers[g]);
-        MUST(cudaMemcpy(arena + at + (size_t)g * sizeof(void *), &address, sizeof address, cudaMemcpyHostToDevice));
-    }
-    t->pointers = (void *const *)(arena + at);
+    size_t bytes = (size_t)t->shape.groups * sizeof(void *);
+    void **list = (void **)scratch(bytes);
+    for (int32_t g = 0; g < t->shape.groups; g++) list[g] = device_of(t->pointers[g]);
+    t->pointers = list;
+    if (host_sizes) return;
+    t->pointers = (void *const *)arena_take(bytes, 0);
+    MUST(cudaMemcpy((void *)t->pointers, list, bytes, cudaMemcpyHostToDevice));
     t->pointers_space = TEGROUP_SPACE_DEVICE;
 }
 
@@ -110,20 +157,36 @@ static void scalars_to_device(tegroup_scalars *s) {
     s->data = device_of(s->data);
 }
 
+/* The backend that reads sizes, snapshots, lists and scalars on the host. */
+static int has_host_sizes(const tegroup_gemm_desc *desc) { return desc->backend == TEGROUP_BACKEND_CUBLASLT_LOOP; }
+
+/* Streams for it to fork onto. */
+static cudaStream_t fork_streams[3];
+static cudaEvent_t fork_events[4];
+
 static tegroup_gemm_desc desc_to_device(const tegroup_gemm_desc *host) {
     tegroup_gemm_desc desc = *host;
+    int host_sizes = has_host_sizes(host);
     desc.space = TEGROUP_SPACE_DEVICE;
-    tensor_to_device(&desc.a);
-    tensor_to_device(&desc.b);
-    tensor_to_device(&desc.d);
-    tensor_to_device(&desc.c);
+    tensor_to_device(&desc.a, host_sizes);
+    tensor_to_device(&desc.b, host_sizes);
+    tensor_to_device(&desc.d, host_sizes);
+    tensor_to_device(&desc.c, host_sizes);
     if (host->c.pointers == host->d.pointers) desc.c.pointers = host->c.dtype != TEGROUP_DTYPE_UNSET ? desc.d.pointers : NULL;
-    tensor_to_device(&desc.bias);
-    scalars_to_device(&desc.alpha);
-    scalars_to_device(&desc.beta);
+    tensor_to_device(&desc.bias, host_sizes);
+    if (!host_sizes) scalars_to_device(&desc.alpha);
+    if (!host_sizes) scalars_to_device(&desc.beta);
     desc.row_scale = device_of(desc.row_scale);
     desc.workspace = NULL;
     desc.workspace_bytes = 0;
+    desc.cublaslt = mirror_cublaslt;
+    if (host_sizes && host->d.shape.cols % 2 == 1) {
+        for (int i = 0; i < 3 && fork_streams[i] == NULL; i++) MUST(cudaStreamCreateWithFlags(&fork_streams[i], cudaStreamNonBlocking));
+        for (int i = 0; i < 4 && fork_events[i] == NULL; i++) MUST(cudaEventCreateWithFlags(&fork_events[i], cudaEventDisableTiming));
+        desc.streams = fork_streams;
+        desc.events = fork_events;
+        desc.stream_count = 3;
+    }
     return desc;
 }
 
@@ -143,6 +206,7 @@ static tegroup_status prepare_on_device(const grid *t, cudaStream_t stream, tegr
 
 static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream) {
     const grid *grids[] = {&p->a, &p->b, &p->c, &p->d, &p->bias};
+    if (has_host_sizes(&p->desc)) return problem_prepare(p);
     for (int i = 0; i < 5; i++) {
         tegroup_status status = prepare_on_device(grids[i], stream, &p->error);
         if (status != TEGROUP_OK) return status;
@@ -150,13 +214,17 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
     return TEGROUP_OK;
 }
 
-/* Plan, prepare and run on the GPU, and bring everything back. */
+/* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
 static tegroup_status problem_run_on_device(problem *p) {
     tegroup_status status;
     mirror_up(p->mark);
     tegroup_gemm_desc desc = desc_to_device(&p->desc);
     status = tegroup_plan_make(&desc, NULL, &p->plan, &p->error);
-    if (status == TEGROUP_OK) status = problem_prepare_on_device(p, NULL);
+    if (status == TEGROUP_OK) {
+        desc.workspace_bytes = p->plan.workspace.total_bytes;
+        desc.workspace = workspace_of(desc.workspace_bytes);
+        status = problem_prepare_on_device(p, NULL);
+    }
     if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &desc, NULL, &p->error);
     MUST(cudaDeviceSynchronize());
     mirror_down();

@@ -1,41 +1,115 @@
 #!/bin/sh
-# The GPU suite: builds tests/gpu/test_gpu.cu and test_cublaslt.cu for this machine's GPU and runs them; CUBLAS_HOME names
-# another cuBLAS than the toolkit's. With "sanitize" as its argument it runs a
-# small part under each tool of compute-sanitizer instead. Without nvcc or a GPU it says so and skips.
+# The GPU suite.
+#
+#   run.sh            builds every program of tests/gpu for this machine's GPU and runs it
+#   run.sh build      only builds, for ARCHS; needs nvcc, but no GPU
+#   run.sh sanitize   small cases under each tool of compute-sanitizer, and whether every kernel was launched
+#
+# TEGROUP_GPU_BUILD names a folder of programs that `build` made, here or elsewhere: they are run and nothing is compiled.
+# CUBLAS_HOME names a cuBLAS other than the toolkit's. JOBS: compilers at a time. Without nvcc or a GPU it says so and skips.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
+mode=${1:-run}
+out=${TEGROUP_GPU_BUILD:-build/gpu}
 nvcc=${NVCC:-$(command -v nvcc || true)}
-[ -n "$nvcc" ] || { echo "skip gpu_suite nvcc not found"; exit 0; }
-capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
-[ -n "$capability" ] || { echo "skip gpu_suite no GPU"; exit 0; }
-mkdir -p build
-build() { # program, options
-    program=$1
-    shift
-    "$nvcc" -std=c++17 -O1 -w -gencode "arch=compute_$capability,code=sm_$capability" -I. -Itests/vendor -Itests/unit "$@" \
-        "tests/gpu/$program.cu" -o "build/$program" || { echo "not ok gpu_suite_builds $program"; exit 1; }
-}
-build test_gpu
-build test_moe_gpu -DTEGROUP_NO_PORTABLE
+[ -z "${CUBLAS_HOME:-}" ] || { LD_LIBRARY_PATH=$CUBLAS_HOME/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} && export LD_LIBRARY_PATH; }
 failed=0
-if [ "${1:-}" = sanitize ]; then
-    for tool in memcheck racecheck initcheck synccheck; do
-        for program in test_gpu test_moe_gpu; do
-            log=build/$tool.$program.log
-            refusals= # launches that a test means to be refused are no finding
-            [ $tool != memcheck ] || refusals="--report-api-errors no"
-            # shellcheck disable=SC2086
-            if TEGROUP_TEST_SCALE=0.03 compute-sanitizer --tool $tool $refusals --error-exitcode 9 build/$program >$log 2>&1; then echo "ok $tool $program"
-            elif grep -q "not supported" $log; then echo "skip gpu_$tool $program NOT RUN: compute-sanitizer does not support this machine"
-            else tail -n 20 $log; echo "not ok $tool $program"; failed=1
-            fi
-        done
-    done
+
+build() { # for the architectures given
+    [ -n "$nvcc" ] || { echo "skip gpu_suite nvcc not found"; exit 0; }
+    mkdir -p "$out"
+    make_gpu() { make -f tests/gpu/build.mk OUT="$out" ARCHS="$1" NVCC="$nvcc" CUBLAS_HOME="${CUBLAS_HOME:-}" "$2" "$3"; }
+    # shellcheck disable=SC2046 # a list of names
+    [ "$(cat "$out/ARCHS" 2>/dev/null)" = "$1" ] || (cd "$out" && rm -f -- *.o $(cat PROGRAMS 2>/dev/null))
+    echo "$1" >"$out/ARCHS"
+    make_gpu "$1" -s list >"$out/PROGRAMS"
+    if make_gpu "$1" -k "-j${JOBS:-$(getconf _NPROCESSORS_ONLN)}" >"$out/build.log" 2>&1; then echo "ok gpu_suite_builds"
+    else grep -E 'error|Error' "$out/build.log" | head -n 40; echo "not ok gpu_suite_builds"; failed=1; fi
+}
+
+if [ "$mode" = build ]; then
+    build "${ARCHS:-90a}"
     exit $failed
 fi
-"$nvcc" -std=c++17 -O1 -w -gencode "arch=compute_$capability,code=sm_$capability" -DTEGROUP_NO_PORTABLE -I. -Itests/vendor -Itests/unit \
-    tests/gpu/test_cublaslt.cu -lcublasLt -o build/test_cublaslt || { echo "not ok cublaslt_suite_builds"; exit 1; }
-build/test_gpu
-failed=$?
-LD_LIBRARY_PATH=${CUBLAS_HOME:+$CUBLAS_HOME/lib}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} build/test_cublaslt && exit $failed
-exit 1
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+[ -n "$capability" ] || { echo "skip gpu_suite no GPU"; exit 0; }
+[ "$capability" != 90 ] || capability=90a # what Hopper alone can run is in that code alone
+[ -n "${TEGROUP_GPU_BUILD:-}" ] || build "$capability"
+programs=$(cat "$out/PROGRAMS")
+
+if [ "$mode" = sanitize ]; then
+    sanitizer=${SANITIZER:-compute-sanitizer}
+    counts='' ran=0
+    : >"$out/kernels.held"
+    : >"$out/kernels.launched"
+    for tool in memcheck racecheck initcheck synccheck; do
+        found=0 kernels=$out/kernels.$tool
+        : >"$kernels"
+        # what is passed over, and why
+        options=$(awk -v tool=$tool '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
+        for name in $programs; do
+            case $name in
+            test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
+            test_*) arguments='' scale=0.005 ;;
+            *) continue ;;
+            esac
+            log=$out/$tool.$name.log
+            # shellcheck disable=SC2086 # lists of options
+            TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool $tool $options "$out/$name" $arguments >"$log" 2>&1
+            code=$?
+            findings=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
+            if grep -q '^\[  FAILED  \]' "$log"; then
+                grep '^\[  FAILED  \]' "$log"
+                echo "not ok ${tool}_$name tests failed under the tool"
+                failed=1
+            elif [ -z "$findings" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
+                tail -n 3 "$log"
+                echo "skip gpu_${tool}_$name NOT RUN (exit $code)"
+                found=NOT-RUN failed=1
+                continue
+            elif [ "$findings" -eq 0 ]; then echo "ok ${tool}_$name"
+            else
+                grep -E '^=+ ' "$log" | head -n 40
+                echo "not ok ${tool}_$name $findings findings"
+                failed=1
+            fi
+            [ "$found" = NOT-RUN ] || found=$((found + ${findings:-0}))
+        done
+        counts="$counts $found"
+        [ -s "$kernels" ] || continue
+        ran=$((ran + 1))
+        grep tegroup_impl_ "$kernels" | cut -d ' ' -f 2 >>"$out/kernels.held"
+        sed -n 's/^launched \(.*tegroup_impl_\)/\1/p' "$kernels" | sort -u >>"$out/kernels.launched"
+    done
+    # a kernel counts when it was launched under every tool that ran
+    total=$(sort -u "$out/kernels.held" | grep -c .)
+    reached=$(sort "$out/kernels.launched" | uniq -c | awk -v ran=$ran '$1 == ran' | wc -l)
+    sort "$out/kernels.launched" | uniq -c | awk -v ran=$ran '$1 == ran { print $2 }' >"$out/kernels.reached"
+    sort -u "$out/kernels.held" | grep -vxFf "$out/kernels.reached" | sed 's/^/not launched under every tool: /'
+    if [ "$total" -gt 0 ] && [ "$reached" -eq "$total" ]; then echo "ok kernels"; else echo "not ok kernels"; failed=1; fi
+    echo "kernels $reached/$total, findings$counts"
+    exit $failed
+fi
+
+for name in $programs; do
+    log=$out/$name.log
+    "$out/$name" >"$log" 2>&1
+    code=$?
+    case $name in
+    quickstart) [ $code -ne 0 ] || echo "ok $name" ;;
+    *) grep -aE '^(\[       OK \] |skip |[0-9]+ problems x )' "$log" | sed "s/^\(\[       OK \] \)/\1$name: /" ;;
+    esac
+    [ $code -eq 0 ] && continue
+    failed=1
+    grep -avE '^\[( RUN      |       OK )\]' "$log" | tail -n 40 | sed "s/^\(\[  FAILED  \] \)/\1$name: /"
+    grep -aqE '^\[  FAILED  \] .*\(' "$log" || echo "not ok $name exit $code"
+done
+
+# Builds of one source: where the numerics_id is the same, so are the bits. The fast_math build has every id of the plain one.
+if cat "$out"/variant_*.log | awk '
+    $1 == "hash" { n++; key = $2 " " $3; if (key in bits && bits[key] != $4) { print "differs: " $0 " from " bits[key]; bad = 1 } bits[key] = $4 }
+    END { exit bad || n == 0 }'; then echo "ok gpu_builds_agree_in_bits"; else echo "not ok gpu_builds_agree_in_bits"; failed=1; fi
+plain=$(grep '^hash ' "$out/variant_plain.log")
+if [ -n "$plain" ] && [ "$plain" = "$(grep '^hash ' "$out/variant_fast_math.log")" ]; then echo "ok gpu_fast_math_changes_no_bit"
+else echo "not ok gpu_fast_math_changes_no_bit"; failed=1; fi
+exit $failed

@@ -1,85 +1,172 @@
-/* The portable backend on a GPU: prepare against the host bit for bit, products against an FP64 reference by the bound of
- * tests/unit/support.h, with truncating tensor-core sums allowed for. */
+/* The GPU backends, each against an FP64 reference by the bound of tests/unit/support.h (with truncating tensor-core sums
+ * allowed for) and against the contract; prepare against the host bit for bit. Link with cuBLASLt. */
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
-#include "mirror.h"
+#include "backends.h"
 #include "utest.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
-static struct { double worst; int64_t problems, elements, snapshots; } totals;
+static const tegroup_dtype halves[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16};
 
-static const char *run_and_check(const spec *s) {
+/* What the last lines report. */
+static struct {
+    double worst;
+    int64_t problems[BACKENDS], refused[BACKENDS], guards, hostile[BACKENDS], replays[BACKENDS], hashes[BACKENDS], elements, snapshots;
+} totals;
+static char refusal[BACKENDS][200]; /* the last */
+
+#define EACH_BACKEND(b)                                                                                                \
+    for (int b = 0; b < BACKENDS; b++)                                                                                 \
+        if (backend_here(backends[b]))
+
+static int64_t multiple_of_8(int64_t x) { return (x + 7) / 8 * 8; }
+
+/* A random problem in terms that the backend has: what it refuses by a rule of its table is not asked for. */
+static void for_backend(rng *r, spec *s, tegroup_backend backend) {
+    static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
+    const int portable = backend == TEGROUP_BACKEND_PORTABLE, grouped = backend == TEGROUP_BACKEND_CUBLASLT_GROUPED;
+    s->compute = TEGROUP_COMPUTE_F32;
+    s->split_k = 0;
+    if (s->in == TEGROUP_DTYPE_F64 || (grouped && s->in == TEGROUP_DTYPE_F32) || s->in == TEGROUP_DTYPE_UNSET) s->in = types[rng_int(r, 0, grouped ? 1 : 2)];
+    if (s->out == TEGROUP_DTYPE_F64 || s->out == TEGROUP_DTYPE_UNSET) s->out = types[rng_int(r, 0, 2)];
+    if (s->bias_dtype == TEGROUP_DTYPE_F64) s->bias_dtype = TEGROUP_DTYPE_UNSET;
+    if (portable) return;
+    if (s->out != TEGROUP_DTYPE_F32) s->out = s->in;
+    s->bias = 0;
+    s->row_scale_dtype = s->bias_dtype = TEGROUP_DTYPE_UNSET;
+    s->tail = TEGROUP_TAIL_KEEP;
+    if (!grouped) return;
+    if (cublasLtGetVersion() < 131000) { /* on SM90 one scalar for all */
+        if (s->alpha == SCALARS_EACH) s->alpha = SCALARS_ONE;
+        if (s->beta == SCALARS_EACH) s->beta = SCALARS_ONE;
+    }
+    /* leading dimensions of 16 bytes, whatever the widths: both of one remainder, and a pad that completes it */
+    s->aligned = 1;
+    s->pad = multiple_of_8(s->n) - s->n + (s->pad > 4 ? 8 : 0);
+    s->k = multiple_of_8(s->k) - (multiple_of_8(s->n) - s->n);
+    if (s->kg != NULL) s->kg = random_widths(r, s->groups, s->k);
+    if (s->ng != NULL || s->kg != NULL) s->pack = PACK_LD;
+}
+
+static spec spec_for(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width, tegroup_backend backend) {
+    spec s = random_spec(r, op, most_rows, most_width);
+    for_backend(r, &s, backend);
+    return s;
+}
+
+static spec plain_spec(tegroup_op op, int32_t groups, const int64_t *m, int64_t n, int64_t k, tegroup_dtype in, tegroup_dtype out, uint64_t seed) {
+    spec s;
+    memset(&s, 0, sizeof s);
+    s.op = op;
+    s.groups = groups;
+    s.m = m;
+    s.n = n;
+    s.k = k;
+    s.in = in;
+    s.out = out;
+    s.seed = seed;
+    return s;
+}
+
+static void problem_for(problem *p, const spec *s, tegroup_backend backend) {
+    problem_make(p, s);
+    p->desc.backend = backend;
+}
+
+static void print_spec(const char *wrong, const spec *s, tegroup_backend backend) {
+    fprintf(stderr, "%s %s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
+            tegroup_backend_name(backend), wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
+            (int)s->in, (int)s->out, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
+}
+
+/* "" when all is well, "refused" when the backend would not, else what is wrong. */
+static const char *run_and_check(const spec *s, int b) {
     static char message[200];
     problem p;
     const char *wrong = "";
-    problem_make(&p, s);
+    problem_for(&p, s, backends[b]);
     problem_reference(&p);
-    if (problem_run_on_device(&p) != TEGROUP_OK) {
-        snprintf(message, sizeof message, "refused: %s %s", p.error.field, p.error.rule);
-        wrong = message;
+    tegroup_status status = problem_run_on_device(&p);
+    if (status != TEGROUP_OK) {
+        snprintf(refusal[b], sizeof refusal[b], "%s %s (expected %ld, got %ld)", p.error.field, p.error.rule, (long)p.error.expected, (long)p.error.got);
+        snprintf(message, sizeof message, "refused: %s", refusal[b]);
+        wrong = status == TEGROUP_ERROR_UNSUPPORTED ? "refused" : message;
+        if (problem_disturbed(&p) != 0) wrong = "refused, and something was written";
     } else {
-        verdict v = problem_compare(&p), b = problem_compare_bias(&p);
-        int64_t changed = guards_changed(), disturbed = problem_disturbed(&p);
+        verdict v = problem_compare(&p), bias = problem_compare_bias(&p);
+        int64_t changed = guards_changed() + workspace_guards_changed(), disturbed = problem_disturbed(&p);
         totals.worst = v.worst > totals.worst ? v.worst : totals.worst;
-        totals.elements += v.count + b.count;
-        totals.problems++;
-        if (!(v.worst <= 1) || !(b.worst <= 1)) {
-            snprintf(message, sizeof message, "error/bound %g, bias gradient %g", v.worst, b.worst);
+        totals.elements += v.count + bias.count;
+        totals.guards += changed;
+        totals.problems[b]++;
+        if (!(v.worst <= 1) || !(bias.worst <= 1)) {
+            snprintf(message, sizeof message, "error/bound %g, bias gradient %g", v.worst, bias.worst);
             wrong = message;
         } else if (p.s.out == TEGROUP_DTYPE_F32 && !gate_holds(v)) wrong = "99.9th percentile of error/bound is not below 1/4";
         else if (changed != 0) wrong = "guard bytes changed";
-        else if (disturbed != 0) wrong = "bytes changed that are not the result's";
+        else if (disturbed != 0 && s->tail == TEGROUP_TAIL_KEEP) wrong = "bytes changed that are not the result's";
     }
-    if (wrong[0] != 0)
-        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
-                wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL, (int)s->in,
-                (int)s->out, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
+    if (wrong[0] != 0 && strcmp(wrong, "refused") != 0) print_spec(wrong, s, backends[b]);
     problem_release(&p);
     return wrong;
 }
 
-/* What the GPU has no type for, in terms that it has. */
-static void for_gpu(rng *r, spec *s) {
-    static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
-    s->compute = TEGROUP_COMPUTE_F32;
-    s->split_k = 0;
-    if (s->in == TEGROUP_DTYPE_F64) s->in = types[rng_int(r, 0, 2)];
-    if (s->out == TEGROUP_DTYPE_F64 || s->out == TEGROUP_DTYPE_UNSET) s->out = types[rng_int(r, 0, 2)];
-    if (s->bias_dtype == TEGROUP_DTYPE_F64) s->bias_dtype = TEGROUP_DTYPE_UNSET;
+/* What is not here, and why. A library too old for grouped products must be told so by the version that it takes. */
+UTEST(gpu, a_backends) {
+    EACH_BACKEND(b) printf("gpu: %s\n", tegroup_backend_name(backends[b]));
+    for (int b = 0; b < BACKENDS; b++) {
+        tegroup_verdict v = backend_verdict(backends[b]);
+        if (v.status == TEGROUP_OK) continue;
+        ASSERT_TRUE(v.field != NULL && v.rule != NULL);
+        const long version = (long)cublasLtGetVersion();
+        if (v.status == TEGROUP_ERROR_NOT_BUILT) {
+            printf("skip gpu_%s not part of this build\n", tegroup_backend_name(backends[b]));
+        } else {
+            ASSERT_EQ(TEGROUP_BACKEND_CUBLASLT_GROUPED, backends[b]);
+            ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, v.status);
+            ASSERT_STREQ("target.cublaslt_version", v.field);
+            ASSERT_EQ(version, (long)v.got);
+            ASSERT_GT((long)v.expected, version);
+            ASSERT_GE((long)v.expected, 130300);
+            printf("skip gpu_%s skipped: cuBLASLt %ld.%ld lacks grouped matmul\n", tegroup_backend_name(backends[b]), version / 10000, version / 100 % 100);
+        }
+    }
+    ASSERT_TRUE(backend_here(TEGROUP_BACKEND_PORTABLE));
 }
 
-UTEST(gpu, random_problems) {
-    rng r = rng_seed(2001);
-    for (int64_t i = scaled(2000); i > 0; i--) {
+static void random_problems(int *utest_result, int b) {
+    rng r = rng_seed(2001 + (uint64_t)b);
+    const int64_t count = scaled(2000);
+    while (totals.problems[b] < count) {
         void *mark = guards_mark();
-        spec s = random_spec(&r, ops[rng_int(&r, 0, 2)], 60, 90);
-        for_gpu(&r, &s);
-        ASSERT_STREQ("", run_and_check(&s));
+        spec s = spec_for(&r, ops[rng_int(&r, 0, 2)], 60, 90, backends[b]);
+        const char *wrong = run_and_check(&s, b);
+        if (strcmp(wrong, "refused") == 0) totals.refused[b]++;
+        else ASSERT_STREQ("", wrong);
+        ASSERT_LE(totals.refused[b], backends[b] == TEGROUP_BACKEND_PORTABLE ? 0 : count / 2);
         guards_release(mark);
     }
 }
+UTEST(gpu, random_problems_portable) { if (backend_here(backends[0])) random_problems(utest_result, 0); }
+UTEST(gpu, random_problems_cublaslt_grouped) { if (backend_here(backends[1])) random_problems(utest_result, 1); }
+UTEST(gpu, random_problems_cublaslt_loop) { if (backend_here(backends[2])) random_problems(utest_result, 2); }
 
 UTEST(gpu, tile_edges) {
     rng r = rng_seed(2002);
     static const int64_t edges[] = {1, 7, 8, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 257};
-    for (int64_t i = scaled(200); i > 0; i--) {
-        void *mark = guards_mark();
-        int64_t m[3];
-        spec s;
-        memset(&s, 0, sizeof s);
-        s.op = ops[rng_int(&r, 0, 2)];
-        s.in = rng_chance(&r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
-        s.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : s.in;
-        s.groups = 3;
-        for (int g = 0; g < 3; g++) m[g] = edges[rng_int(&r, 0, 13)];
-        s.m = m;
-        s.n = edges[rng_int(&r, 0, 13)];
-        s.k = edges[rng_int(&r, 0, 13)];
-        s.pad = rng_chance(&r, 50) ? 8 - s.n % 8 : 0;
-        s.seed = rng_next(&r);
-        ASSERT_STREQ("", run_and_check(&s));
-        guards_release(mark);
-    }
+    for (int64_t i = scaled(200); i > 0; i--)
+        EACH_BACKEND(b) {
+            void *mark = guards_mark();
+            int64_t m[3], counted = totals.problems[b];
+            tegroup_dtype in = halves[rng_int(&r, 0, 1)];
+            for (int g = 0; g < 3; g++) m[g] = edges[rng_int(&r, 0, 13)];
+            spec s = plain_spec(ops[rng_int(&r, 0, 2)], 3, m, edges[rng_int(&r, 0, 13)], edges[rng_int(&r, 0, 13)], in, rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : in, rng_next(&r));
+            s.pad = rng_chance(&r, 50) ? 8 - s.n % 8 : 0;
+            for_backend(&r, &s, backends[b]);
+            ASSERT_STREQ("", run_and_check(&s, b));
+            totals.problems[b] = counted; /* of random problems */
+            guards_release(mark);
+        }
 }
 
 /* Snapshots made by the GPU equal the host's, byte for byte, honest sizes or not. */
@@ -146,144 +233,767 @@ UTEST(gpu, snapshots_equal_the_hosts) {
     }
 }
 
-/* The same rows in other company and with every tile: equal bits. */
-UTEST(gpu, rows_keep_their_bits) {
-    rng r = rng_seed(2004);
-    for (int64_t i = scaled(40); i > 0; i--) {
+/* ---- the contract, line by line, on every backend ----------------------------------------------------------------- */
+
+static int row_bits_differ(const problem *p, int32_t g, int64_t row, const problem *q, int32_t h, int64_t other) {
+    int64_t element = (int64_t)size_of(p->d.dtype);
+    return memcmp(p->d.at[g] + row * p->d.ld[g] * element, q->d.at[h] + other * q->d.ld[h] * element, (size_t)(p->d.cols[g] * element)) != 0;
+}
+
+static int same_bits(double a, double b) { return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b)); }
+
+/* 1. The same plan writes the same bits wherever D lies, and an output written before is not touched again; no workspace
+ * grows with the rows, so nothing is staged. */
+UTEST(contract, line1_output_in_callers_buffer) {
+    rng r = rng_seed(3001);
+    EACH_BACKEND(b)
+    for (int64_t i = scaled(60); i > 0; i--) {
+        product p;
+        int64_t counts[4];
+        memset(&p, 0, sizeof p);
+        p.op = ops[i % 3];
+        p.in = halves[i % 2];
+        p.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : p.in;
+        p.groups = 4;
+        p.n = 8 * rng_int(&r, 1, 30);
+        p.k = 8 * rng_int(&r, 1, 30);
+        p.rows = 200;
+        p.seed = rng_next(&r);
+        for (int g = 0; g < 4; g++) counts[g] = rng_int(&r, 0, 50);
+        product_make(&p, backends[b]);
+        product_counts(&p, counts);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        const uint64_t first = product_hash(&p, NULL);
+        const size_t bytes = (size_t)p.d_count * size_of(p.out);
+        unsigned char *elsewhere;
+        void *there = p.desc.d.data;
+        MUST(cudaMalloc((void **)&elsewhere, bytes + 4096));
+        for (int place = 0; place < 4; place++) { /* places of every alignment that the backend takes */
+            p.desc.d.data = elsewhere + (backends[b] == TEGROUP_BACKEND_PORTABLE ? size_of(p.out) : 16) * (size_t)rng_int(&r, 0, 60);
+            product_poison(&p, NULL);
+            ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+            ASSERT_EQ(first, product_hash(&p, NULL));
+        }
+        p.desc.d.data = there;
+        ASSERT_EQ(first, product_hash(&p, NULL));
+        tegroup_plan more;
+        p.desc.a.shape.rows *= 100;
+        if (p.op == TEGROUP_OP_WGRAD) p.desc.b.shape.rows *= 100;
+        else p.desc.d.shape.rows *= 100;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &more, &p.error));
+        ASSERT_EQ(p.plan.workspace.total_bytes, more.workspace.total_bytes);
+        MUST(cudaFree(elsewhere));
+        product_free(&p);
+    }
+}
+
+/* 2. Rows that no group owns: KEEP leaves every bit (random_problems sees to that as well), ZERO writes exact zeros, POISON
+ * writes NaN; rows that one owns are the same in all three, and what lies between rows is nobody's. */
+UTEST(contract, line2_tail_untouched) {
+    rng r = rng_seed(3002);
+    int64_t unowned[3] = {0, 0, 0};
+    EACH_BACKEND(b)
+    for (int64_t i = scaled(100); i > 0; i--) {
         void *mark = guards_mark();
-        int64_t rows[] = {1, 5, 16, 40, 64, 100, 300}, k = rng_int(&r, 1, 400), n = rng_int(&r, 1, 200);
-        uint64_t seed = rng_next(&r);
-        tegroup_op op = ops[rng_int(&r, 0, 1)];
-        tegroup_dtype type = rng_chance(&r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
-        unsigned char *first = NULL;
-        size_t bytes = 0;
-        for (int j = 0; j < 7; j++) {
-            int64_t m[1] = {rows[j]};
-            problem p;
-            spec s;
-            memset(&s, 0, sizeof s);
-            s.op = op;
-            s.in = type;
-            s.out = TEGROUP_DTYPE_F32;
-            s.groups = 1;
-            s.m = m;
-            s.n = n;
-            s.k = k;
-            s.seed = seed;
-            problem_make(&p, &s);
-            ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
-            bytes = (size_t)(op == TEGROUP_OP_FORWARD ? n : k) * 4;
-            if (first == NULL) {
-                first = (unsigned char *)malloc(bytes);
-                memcpy(first, p.d.at[0], bytes);
+        spec s = spec_for(&r, ops[i % 2], 30, 40, backends[b]);
+        problem p[3];
+        if (s.m == NULL) { s.m = random_rows(&r, s.groups, 30, 1); s.encoding = TEGROUP_ENCODING_COUNTS; }
+        s.ng = s.kg = NULL;
+        s.lists &= ~(8 | 4);
+        s.tail_rows = rng_int(&r, 0, 20);
+        const int last = backends[b] == TEGROUP_BACKEND_PORTABLE ? TEGROUP_TAIL_POISON : TEGROUP_TAIL_KEEP;
+        for (int tail = TEGROUP_TAIL_KEEP; tail <= last; tail++) {
+            problem *q = &p[tail];
+            s.tail = (tegroup_tail)tail;
+            problem_for(q, &s, backends[b]);
+            ASSERT_EQ(TEGROUP_OK, problem_run_on_device(q));
+            size_t element = size_of(q->d.dtype);
+            int64_t ld = q->d.tensor.ld != 0 ? q->d.tensor.ld : q->d.tensor.shape.cols, width = q->d.tensor.shape.cols, wrong = 0;
+            const unsigned char *then = (const unsigned char *)guarded_memory(q->d.tensor.data), *now = (const unsigned char *)q->d.tensor.data;
+            static const unsigned char zeros[8] = {0};
+            for (int64_t row = 0; row < q->capacity; row++) {
+                int owned = 0;
+                for (int32_t g = 0; g < s.groups; g++) owned |= row >= q->start[g] && row < q->start[g] + q->d.rows[g];
+                for (int64_t col = 0; col < (row + 1 < q->capacity ? ld : width); col++) {
+                    size_t at = (size_t)(row * ld + col) * element;
+                    if (owned && col < width) continue;
+                    if (col >= width || tail == TEGROUP_TAIL_KEEP) wrong += memcmp(now + at, then + at, element) != 0;
+                    else if (tail == TEGROUP_TAIL_ZERO) wrong += memcmp(now + at, zeros, element) != 0;
+                    else wrong += !isnan(load(q->d.dtype, now, row * ld + col)) || memcmp(now + at, then + at, element) == 0;
+                    unowned[tail] += col < width;
+                }
             }
-            ASSERT_EQ(0, memcmp(first, p.d.at[0], bytes));
+            ASSERT_EQ(0, wrong);
+            for (int32_t g = 0; g < s.groups; g++)
+                for (int64_t row = 0; row < q->d.rows[g]; row++) ASSERT_EQ(0, row_bits_differ(&p[0], g, row, q, g, row));
+            ASSERT_EQ(0, guards_changed());
+        }
+        guards_release(mark);
+    }
+    for (int tail = 0; tail < 3; tail++) ASSERT_GT(unowned[tail], 0);
+}
+
+/* 3a. Nothing to sum: D = beta * C exactly, with -0, NaN, infinity and subnormals in C; with beta 0 exactly +0, C unread. */
+static void nothing_to_sum(int *utest_result, rng *r, int b, int what) {
+    static const double special[] = {-0.0, 0.0, INFINITY, -INFINITY, NAN, 0x1p-140, -0x1p-24, 1.0, -3.5, 0x1p120};
+    static const double betas[] = {1, -1, 0.5, 0, -2, 1};
+    static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
+    int64_t none[6] = {0, 0, 0, 0, 0, 0}, one[6] = {1, 1, 1, 1, 1, 1}, mixed[6] = {0, 3, 0, 1, 0, 0};
+    for (int op = 0; op < 3; op++)
+        for (int type = 0; type < (backends[b] == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 2 : 3); type++)
+            for (int c = C_SEPARATE; c <= C_ACCUMULATE; c++) {
+                void *mark = guards_mark();
+                const int wgrad = ops[op] == TEGROUP_OP_WGRAD;
+                spec s = plain_spec(ops[op], 6, what == 0 ? none : what == 1 ? mixed : one, 5, 7, types[type], types[type], rng_next(r));
+                problem p;
+                s.c = (c_kind)c;
+                s.alpha = s.beta = SCALARS_EACH;
+                s.pad = 2;
+                for_backend(r, &s, backends[b]);
+                if (what == 2 && ops[op] == TEGROUP_OP_FORWARD) s.k = 0; /* one row of width 0 */
+                if (what == 2 && ops[op] == TEGROUP_OP_DGRAD) s.n = 0;
+                if (s.aligned && (s.n == 0 || s.k == 0)) s.n = s.n == 0 ? 0 : 8, s.k = s.k == 0 ? 0 : 8, s.pad = 8;
+                if (what == 2 && wgrad) s.m = none;
+                problem_for(&p, &s, backends[b]);
+                grid *from = c == C_SEPARATE ? &p.c : &p.d;
+                const int each = p.s.beta == SCALARS_EACH;
+                for (int32_t g = 0; g < s.groups; g++) {
+                    if (c != C_ACCUMULATE && (each || g == 0)) ((float *)p.beta)[g] = (float)betas[each ? g : what];
+                    const double beta = beta_of(&p, g);
+                    for (int64_t i = 0; i < from->rows[g]; i++)
+                        for (int64_t j = 0; j < from->cols[g]; j++)
+                            store(from->dtype, from->at[g], i * from->ld[g] + j, beta == 0 ? (double)NAN : special[rng_int(r, 0, 9)]);
+                }
+                for (guarded_node *node = guarded_top; node != (guarded_node *)p.mark; node = node->older)
+                    if (!node->scratch) guarded_remember(node->data);
+                const tegroup_status status = problem_run_on_device(&p);
+                if (status != TEGROUP_OK) fprintf(stderr, "%s: %s %s\n", tegroup_backend_name(backends[b]), p.error.field, p.error.rule);
+                ASSERT_EQ(TEGROUP_OK, status);
+                const unsigned char *before = (const unsigned char *)guarded_memory(from->tensor.data), *base = (const unsigned char *)from->tensor.data;
+                for (int32_t g = 0; g < s.groups; g++) {
+                    if (what == 1 && s.m[g] > 0) continue; /* these have something to sum */
+                    const double beta = beta_of(&p, g);
+                    for (int64_t i = 0; i < p.d.rows[g]; i++)
+                        for (int64_t j = 0; j < p.d.cols[g]; j++) {
+                            const double was = load(from->dtype, before + (from->at[g] - base), i * from->ld[g] + j);
+                            const double want = beta == 0 ? 0.0 : rounded(s.out, (double)(float)((float)beta * (float)was));
+                            if (!same_bits(value_at(&p.d, g, i, j), want)) {
+                                fprintf(stderr, "beta %g, C %g: wanted %g, got %g\n", beta, was, want, value_at(&p.d, g, i, j));
+                                print_spec("nothing to sum", &s, backends[b]);
+                            }
+                            ASSERT_TRUE(same_bits(value_at(&p.d, g, i, j), want));
+                        }
+                }
+                ASSERT_EQ(0, problem_disturbed(&p));
+                guards_release(mark);
+            }
+}
+
+/* 3b. NaN in a valid row shows in all that depends on it and in nothing else. */
+static void nan_shows(int *utest_result, rng *r, int b) {
+    int64_t shown = 0;
+    for (int64_t i = scaled(150); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, q;
+        spec s = spec_for(r, ops[i % 3], 12, 20, backends[b]);
+        s.c = C_NONE;
+        s.lists = 0;
+        s.alpha = SCALARS_DEFAULT;
+        problem_for(&p, &s, backends[b]);
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        problem_for(&q, &s, backends[b]);
+        const int which = (int)rng_int(r, 0, 1), wgrad = s.op == TEGROUP_OP_WGRAD;
+        grid *t = which == 0 ? &q.a : &q.b;
+        const int32_t bad = s.groups > 0 ? (int32_t)rng_int(r, 0, s.groups - 1) : 0;
+        if (s.groups == 0 || t->rows[bad] == 0 || t->cols[bad] == 0 || (!wgrad && q.d.rows[bad] == 0) || group_skipped(&s, bad)) { guards_release(mark); continue; }
+        const int64_t row = rng_int(r, 0, t->rows[bad] - 1), col = rng_int(r, 0, t->cols[bad] - 1);
+        store(t->dtype, t->at[bad], row * t->ld[bad] + col, NAN);
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&q));
+        /* a spoils a row of D (WGRAD: the row of its column); b a column (FORWARD: the column of its row) */
+        const int64_t bad_row = which == 0 ? (wgrad ? col : row) : -1, bad_col = which == 1 ? (s.op == TEGROUP_OP_FORWARD ? row : col) : -1;
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t y = 0; y < q.d.rows[g]; y++)
+                for (int64_t x = 0; x < q.d.cols[g]; x++) {
+                    const double got = value_at(&q.d, g, y, x), clean = value_at(&p.d, g, y, x);
+                    if (group_skipped(&s, g)) continue;
+                    if (g == bad && (y == bad_row || x == bad_col)) { ASSERT_TRUE(isnan(got)); shown++; }
+                    else ASSERT_TRUE(same_bits(got, clean) && !isnan(got));
+                }
+        guards_release(mark);
+    }
+    ASSERT_GT(shown, 0);
+}
+
+UTEST(contract, line3_nothing_to_sum_is_beta_c) {
+    rng r = rng_seed(3003);
+    EACH_BACKEND(b) {
+        for (int what = 0; what < 3; what++) {
+            nothing_to_sum(utest_result, &r, b, what);
+            ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        }
+        for (int op = 0; op < 3; op++) { /* no groups at all: nothing is needed, nothing happens */
+            int64_t no_rows[1] = {0};
+            spec s = plain_spec(ops[op], 0, no_rows, 8, 16, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 1);
+            problem p;
+            s.tail_rows = 4;
+            s.aligned = 1;
+            problem_for(&p, &s, backends[b]);
+            ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+            ASSERT_EQ(0, problem_disturbed(&p));
             problem_release(&p);
         }
-        free(first);
+        /* all padding and every C of a group whose beta is 0 is NaN in these problems: none of it may leak */
+        for (int64_t i = scaled(150); i > 0; i--) {
+            void *mark = guards_mark();
+            problem p;
+            spec s = spec_for(&r, ops[i % 3], 20, 30, backends[b]);
+            s.c = (c_kind)rng_int(&r, 0, 2);
+            s.pad += s.aligned ? 8 : 3;
+            if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
+            problem_for(&p, &s, backends[b]);
+            ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+            for (int32_t g = 0; g < s.groups; g++)
+                for (int64_t row = 0; row < p.d.rows[g]; row++)
+                    for (int64_t col = 0; col < p.d.cols[g]; col++)
+                        if (!(s.op == TEGROUP_OP_WGRAD && group_skipped(&s, g))) ASSERT_FALSE(isnan(value_at(&p.d, g, row, col)));
+            guards_release(mark);
+        }
+        nan_shows(utest_result, &r, b);
+        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+    }
+    /* alpha 0 hides nothing, and NaN in C shows where beta is not 0 (cuBLAS does not read A and B where alpha is 0) */
+    int64_t rows[1] = {2};
+    problem p;
+    spec s = plain_spec(TEGROUP_OP_FORWARD, 1, rows, 3, 4, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 0);
+    s.c = C_SEPARATE;
+    s.alpha = s.beta = SCALARS_ONE;
+    for (int type = 0; type < 3; type++) {
+        s.in = type == 0 ? TEGROUP_DTYPE_F32 : halves[type - 1];
+        problem_for(&p, &s, TEGROUP_BACKEND_PORTABLE);
+        ((float *)p.alpha)[0] = 0;
+        ((float *)p.beta)[0] = 0.5f;
+        for (int e = 0; e < 6; e++) store(s.out, p.c.at[0], e, e == 5 ? (double)NAN : e);
+        store(s.in, p.a.at[0], 2, NAN);
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        for (int e = 0; e < 6; e++) ASSERT_EQ(e < 3 || e == 5, !!isnan(value_at(&p.d, 0, e / 3, e % 3)));
+        problem_release(&p);
+    }
+}
+
+/* 4. Hostile sizes. One problem serves many arrays: prepare, product, a kernel that counts what changed outside of what the
+ * snapshot grants, and everything as it was; the host looks once for all. */
+typedef struct watch {
+    const unsigned char *now, *then;
+    int64_t head, gap, bytes; /* [0, head) and [head + gap, bytes) are compared; the workspace lies between */
+    int64_t free_at[4], free_end[4]; /* snapshots and a bias gradient: may be written anywhere */
+    int64_t d_at, d_end, ld_bytes, row_bytes; /* ld_bytes 0: all of it may be written */
+    const int64_t *start, *rows;
+    const tegroup_snapshot_header *header;
+    int32_t groups;
+} watch;
+
+static __global__ void count_changed(const watch w, unsigned long long *changed, unsigned long long *told) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < w.bytes - w.gap; i += (int64_t)gridDim.x * blockDim.x) {
+        const int64_t at = i < w.head ? i : i + w.gap;
+        if (w.now[at] == w.then[at]) continue;
+        int allowed = 0;
+        for (int s = 0; s < 4; s++) allowed |= at >= w.free_at[s] && at < w.free_end[s];
+        if (at >= w.d_at && at < w.d_end) {
+            if (w.ld_bytes == 0) allowed = 1;
+            else if ((at - w.d_at) % w.ld_bytes < w.row_bytes) {
+                const int64_t row = (at - w.d_at) / w.ld_bytes;
+                for (int32_t g = 0; g < w.groups; g++) allowed |= row >= w.start[g] && row < w.start[g] + w.rows[g];
+            }
+        }
+        if (!allowed) atomicAdd(changed, 1ull);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0 && w.header->status != 0) atomicAdd(told, 1ull);
+}
+
+static int64_t hostile_value(rng *r) {
+    static const int64_t lies[] = {INT64_MIN, INT64_MAX, -1, -2, -1000, 1 << 20, INT32_MAX, INT32_MIN, INT64_C(1) << 32, INT64_C(1) << 40, INT64_C(1) << 62, 0};
+    const int kind = (int)rng_int(r, 0, 9);
+    return kind < 4 ? rng_int(r, 0, 12) : kind < 7 ? lies[rng_int(r, 0, 11)] : kind < 9 ? rng_int(r, -20, 80) : (int64_t)rng_next(r);
+}
+
+static void hostile_sizes(int *utest_result, int b) {
+    enum { CONFIGURATIONS = 50 };
+    rng r = rng_seed(3004 + (uint64_t)b);
+    const int64_t each = (scaled(100000) + CONFIGURATIONS - 1) / CONFIGURATIONS;
+    unsigned char *then;
+    unsigned long long *counters, found[2];
+    MUST(cudaMalloc((void **)&then, (size_t)64 << 20));
+    MUST(cudaMalloc((void **)&counters, 2 * sizeof *counters));
+    MUST(cudaMemset(counters, 0, 2 * sizeof *counters));
+    for (int configuration = 0; configuration < CONFIGURATIONS; configuration++) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = spec_for(&r, ops[configuration % 3], 12, 24, backends[b]);
+        s.groups = (int32_t)rng_int(&r, 1, 6);
+        s.m = random_rows(&r, s.groups, 12, 0);
+        s.ng = s.kg = NULL;
+        s.lists = 0;
+        s.tail_rows = rng_int(&r, 0, 3);
+        s.alignment = rng_int(&r, 1, 16);
+        s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
+        s.place = s.encoding == TEGROUP_ENCODING_COUNTS ? (place_kind)rng_int(&r, 0, 3) : s.encoding == TEGROUP_ENCODING_ENDS ? (place_kind)rng_int(&r, 0, 1) : PLACE_DENSE;
+        problem_for(&p, &s, backends[b]);
+        p.desc.cublas_workspace_bytes = (size_t)4 << 20;
+        /* the arrays: each[groups + 1], and as many starts */
+        const int32_t stride = s.groups + 1;
+        const size_t element = size_of(p.desc.a.shape.row_sizes.dtype);
+        unsigned char *arrays = (unsigned char *)scratch((size_t)(each * stride) * 2 * element);
+        for (int64_t i = 0; i < each * stride * 2; i++) {
+            const int64_t value = i % stride == 0 && s.encoding == TEGROUP_ENCODING_OFFSETS && rng_chance(&r, 80) ? 0 : hostile_value(&r);
+            if (element == 8) ((int64_t *)arrays)[i] = value;
+            else ((int32_t *)arrays)[i] = (int32_t)value;
+        }
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc);
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+        watch w;
+        memset(&w, 0, sizeof w);
+        w.head = (int64_t)arena_used;
+        w.now = arena;
+        w.then = then;
+        desc.workspace_bytes = p.plan.workspace.total_bytes;
+        if (desc.workspace_bytes > 0) desc.workspace = arena_take(desc.workspace_bytes, 0);
+        if (desc.workspace != NULL) w.head = (unsigned char *)desc.workspace - arena, w.gap = (int64_t)desc.workspace_bytes;
+        w.bytes = (int64_t)arena_used;
+        ASSERT_LE(w.bytes, (int64_t)64 << 20);
+        MUST(cudaMemcpy(then, arena, (size_t)w.bytes, cudaMemcpyDeviceToDevice));
+        const grid *grids[] = {&p.a, s.op == TEGROUP_OP_WGRAD ? &p.b : &p.d, s.op == TEGROUP_OP_WGRAD ? &p.a : &p.c};
+        const tegroup_shape *shapes[] = {&desc.a.shape, s.op == TEGROUP_OP_WGRAD ? &desc.b.shape : &desc.d.shape,
+                                         s.op == TEGROUP_OP_WGRAD ? &desc.a.shape : &desc.c.shape};
+        for (int t = 0; t < 3; t++) {
+            if (grids[t]->snapshot == NULL) continue;
+            w.free_at[t] = (const unsigned char *)device_of(grids[t]->snapshot) - arena;
+            w.free_end[t] = w.free_at[t] + (int64_t)guarded_find(grids[t]->snapshot)->bytes;
+        }
+        if (s.bias && s.op == TEGROUP_OP_WGRAD) {
+            w.free_at[3] = (unsigned char *)desc.bias.data - arena;
+            w.free_end[3] = w.free_at[3] + (int64_t)guarded_find(p.bias.tensor.data)->bytes;
+        }
+        tegroup_layout layout;
+        ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.a.shape, &layout, NULL));
+        const char *snapshot = (const char *)(s.op == TEGROUP_OP_WGRAD ? desc.a.shape.snapshot : desc.d.shape.snapshot);
+        w.header = (const tegroup_snapshot_header *)snapshot;
+        ASSERT_STREQ("start", layout.items[1].name);
+        ASSERT_STREQ("rows", layout.items[2].name);
+        w.start = (const int64_t *)(snapshot + layout.items[1].offset_bytes);
+        w.rows = (const int64_t *)(snapshot + layout.items[2].offset_bytes);
+        w.groups = s.groups;
+        w.d_at = (unsigned char *)desc.d.data - arena;
+        w.d_end = w.d_at + (int64_t)guarded_find(p.d.tensor.data)->bytes;
+        if (s.op != TEGROUP_OP_WGRAD) {
+            w.row_bytes = p.d.tensor.shape.cols * (int64_t)size_of(p.d.dtype);
+            w.ld_bytes = p.d.tensor.ld != 0 ? p.d.tensor.ld * (int64_t)size_of(p.d.dtype) : w.row_bytes;
+        }
+        const unsigned char *lies = (const unsigned char *)device_of(arrays);
+        for (int64_t i = 0; i < each; i++) {
+            for (int t = 0; t < 3; t++) {
+                tegroup_prepare_desc prepare;
+                if (grids[t]->snapshot == NULL || (t == 2 && s.op == TEGROUP_OP_WGRAD)) continue;
+                memset(&prepare, 0, sizeof prepare);
+                prepare.struct_size = sizeof prepare;
+                prepare.shape = *shapes[t];
+                prepare.shape.row_sizes.data = lies + (size_t)(i * stride) * 2 * element;
+                if (prepare.shape.row_sizes.starts != NULL) prepare.shape.row_sizes.starts = lies + (size_t)(i * stride * 2 + stride) * element;
+                prepare.space = TEGROUP_SPACE_DEVICE;
+                prepare.snapshot = (void *)shapes[t]->snapshot;
+                prepare.snapshot_bytes = layout.total_bytes;
+                ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&prepare, NULL, NULL));
+            }
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+            count_changed<<<32, 256>>>(w, counters, counters + 1);
+            MUST(cudaMemcpyAsync(arena, then, (size_t)w.head, cudaMemcpyDeviceToDevice, NULL));
+        }
+        MUST(cudaDeviceSynchronize());
+        totals.hostile[b] += each;
+        guards_release(mark);
+    }
+    MUST(cudaMemcpy(found, counters, sizeof found, cudaMemcpyDeviceToHost));
+    totals.guards += (int64_t)found[0];
+    ASSERT_EQ(0, (long)found[0]);
+    ASSERT_GT((int64_t)found[1], totals.hostile[b] / 2);
+    MUST(cudaFree(then));
+    MUST(cudaFree(counters));
+}
+
+/* On the host the sizes are clamped by the same functions; whole calls run on lies there, too. */
+static void hostile_host_sizes(int *utest_result, int b) {
+    rng r = rng_seed(3014);
+    for (int64_t i = scaled(1000); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p;
+        spec s = spec_for(&r, ops[i % 3], 12, 9, backends[b]);
+        s.groups = (int32_t)rng_int(&r, 1, 6);
+        s.m = random_rows(&r, s.groups, 12, 0);
+        s.ng = s.kg = NULL;
+        s.lists = 0;
+        s.place = PLACE_DENSE;
+        s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
+        s.index = TEGROUP_DTYPE_I64;
+        problem_for(&p, &s, backends[b]);
+        int64_t *sizes = (int64_t *)(uintptr_t)p.desc.a.shape.row_sizes.data;
+        for (int32_t g = 0; g < s.groups; g++) if (rng_chance(&r, 40)) sizes[g] = hostile_value(&r);
+        guarded_remember(sizes);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        tegroup_snapshot_view v = tegroup_snapshot_read(p.desc.a.shape.snapshot);
+        for (int32_t g = 0; g < s.groups; g++) { /* what the snapshot grants is D's; the rest is compared */
+            ASSERT_TRUE(v.rows[g] <= 0 || (v.start[g] >= 0 && v.start[g] + v.rows[g] <= p.capacity));
+            if (s.op == TEGROUP_OP_WGRAD) continue;
+            p.d.rows[g] = v.rows[g] > 0 ? v.rows[g] : 0;
+            p.d.at[g] = (unsigned char *)p.d.tensor.data + v.start[g] * p.d.ld[g] * (int64_t)size_of(p.d.dtype);
+        }
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        ASSERT_EQ(0, problem_disturbed(&p));
+        ASSERT_EQ(0, workspace_guards_changed());
         guards_release(mark);
     }
 }
 
-/* One captured graph, prepare inside, replayed with other sizes: as a fresh call gives. */
-UTEST(gpu, graph_replays_with_other_sizes) {
-    rng r = rng_seed(2005);
-    void *mark = guards_mark();
-    int64_t m[6] = {30, 0, 17, 64, 1, 20};
-    problem p;
-    spec s;
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    memset(&s, 0, sizeof s);
-    s.op = TEGROUP_OP_FORWARD;
-    s.in = TEGROUP_DTYPE_BF16;
-    s.out = TEGROUP_DTYPE_F32;
-    s.groups = 6;
-    s.m = m;
-    s.n = 96;
-    s.k = 200;
-    s.tail_rows = 68;
-    s.seed = 5;
-    problem_make(&p, &s);
-    mirror_up(p.mark);
-    tegroup_gemm_desc desc = desc_to_device(&p.desc);
-    desc.tail = TEGROUP_TAIL_ZERO;
-    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
-    MUST(cudaStreamCreate(&stream));
-    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, stream));
-    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
-    MUST(cudaStreamEndCapture(stream, &graph));
-    MUST(cudaGraphInstantiate(&replay, graph, 0));
-    size_t d_bytes = (size_t)(p.capacity * s.n) * 4;
-    unsigned char *eager = (unsigned char *)malloc(d_bytes), *replayed = (unsigned char *)malloc(d_bytes);
-    for (int i = 0; i < 100; i++) {
-        int64_t left = p.capacity, counts[6];
-        for (int g = 0; g < 6; g++) left -= counts[g] = rng_int(&r, 0, left < 60 ? left : 60);
-        MUST(cudaMemcpy((void *)desc.a.shape.row_sizes.data, counts, sizeof counts, cudaMemcpyHostToDevice));
-        MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
-        MUST(cudaGraphLaunch(replay, stream));
-        MUST(cudaStreamSynchronize(stream));
-        MUST(cudaMemcpy(replayed, desc.d.data, d_bytes, cudaMemcpyDeviceToHost));
-        MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
-        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, stream));
-        ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
-        MUST(cudaStreamSynchronize(stream));
-        MUST(cudaMemcpy(eager, desc.d.data, d_bytes, cudaMemcpyDeviceToHost));
-        ASSERT_EQ(0, memcmp(eager, replayed, d_bytes));
+UTEST(contract, line4_lying_sizes_stay_inside) {
+    EACH_BACKEND(b) {
+        if (backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP) hostile_host_sizes(utest_result, b);
+        else hostile_sizes(utest_result, b);
+        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
     }
-    MUST(cudaGraphExecDestroy(replay));
-    MUST(cudaGraphDestroy(graph));
-    MUST(cudaStreamDestroy(stream));
-    free(eager);
-    free(replayed);
-    problem_release(&p);
-    guards_release(mark);
 }
 
-/* A launch that CUDA refuses is ERROR_CUDA with CUDA's own number. Only a plan that somebody wrote over gets there. */
-UTEST(gpu, refused_launches) {
+/* 5. A step of prepare and three products, captured once and replayed with other sizes: the bits of eager calls, and within
+ * the bound. Host sizes are baked into a graph, so that backend refuses before anything is enqueued. */
+static void replays(int *utest_result, int b) {
+    enum { GROUPS = 6, CAPACITY = 200 };
+    rng r = rng_seed(3005);
+    product p[3];
+    uint64_t eager[3];
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    const int on_host = backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP;
+    int64_t counts[GROUPS] = {30, 0, 17, 64, 1, 20};
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int op = 0; op < 3; op++) {
+        memset(&p[op], 0, sizeof p[op]);
+        p[op].op = ops[op];
+        p[op].in = TEGROUP_DTYPE_BF16;
+        p[op].out = op == 1 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
+        p[op].groups = GROUPS;
+        p[op].rows = CAPACITY;
+        p[op].n = 96;
+        p[op].k = 136;
+        p[op].seed = (uint64_t)op + 5;
+        product_make(&p[op], backends[b]);
+        product_counts(&p[op], counts);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p[op]));
+        ASSERT_EQ(TEGROUP_OK, product_run(&p[op], &p[op].plan, stream)); /* kernels are loaded when they first run */
+        MUST(cudaStreamSynchronize(stream));
+    }
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int op = 0; op < 3; op++) {
+        ASSERT_EQ(TEGROUP_OK, product_prepare(&p[op], stream));
+        const tegroup_status status = tegroup_gemm(&p[op].plan, &p[op].desc, stream, &p[op].error);
+        if (on_host) ASSERT_NE(TEGROUP_OK, status);
+        else ASSERT_EQ(TEGROUP_OK, status);
+    }
+    MUST(cudaStreamEndCapture(stream, &graph));
+    if (on_host) {
+        size_t nodes = 1;
+        MUST(cudaGraphGetNodes(graph, NULL, &nodes));
+        ASSERT_EQ(0, (int)nodes);
+    } else {
+        MUST(cudaGraphInstantiate(&step, graph, 0));
+        const int64_t splits = scaled(100);
+        for (int64_t i = 0; i < splits; i++) {
+            int64_t left = CAPACITY;
+            for (int g = 0; g < GROUPS; g++) left -= counts[g] = rng_chance(&r, 15) ? 0 : rng_int(&r, 0, left < 90 ? left : 90);
+            if (i == 1) memset(counts, 0, sizeof counts);
+            for (int op = 0; op < 3; op++) {
+                product_counts(&p[op], counts);
+                product_poison(&p[op], stream);
+                ASSERT_EQ(TEGROUP_OK, product_run(&p[op], &p[op].plan, stream));
+                eager[op] = product_hash(&p[op], stream);
+                product_poison(&p[op], stream);
+                MUST(cudaMemsetAsync((void *)p[op].desc.a.shape.snapshot, 0xFF, p[op].snapshot_bytes, stream));
+            }
+            MUST(cudaGraphLaunch(step, stream));
+            MUST(cudaStreamSynchronize(stream));
+            for (int op = 0; op < 3; op++) {
+                int64_t disturbed;
+                ASSERT_EQ(eager[op], product_hash(&p[op], stream));
+                const verdict v = product_compare(&p[op], &disturbed);
+                totals.worst = v.worst > totals.worst ? v.worst : totals.worst;
+                ASSERT_TRUE(v.worst <= 1);
+                ASSERT_EQ(0, disturbed);
+            }
+            totals.replays[b]++;
+        }
+        MUST(cudaGraphExecDestroy(step));
+    }
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    for (int op = 0; op < 3; op++) product_free(&p[op]);
+}
+
+UTEST(contract, line5_replay_with_other_sizes) {
+    EACH_BACKEND(b) {
+        replays(utest_result, b);
+        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+    }
+}
+
+/* 6a. A thousand runs, one hash, whatever the workspace held and whichever stream. */
+static void one_hash(int *utest_result, int b) {
+    const int64_t runs = scaled(1000);
+    cudaStream_t stream[2];
+    for (int s = 0; s < 2; s++) MUST(cudaStreamCreateWithFlags(&stream[s], cudaStreamNonBlocking));
+    for (int op = 0; op < 3; op++) {
+        int64_t counts[8] = {700, 0, 3, 420, 64, 1, 511, 300};
+        unsigned long long *sums, *seen = (unsigned long long *)malloc((size_t)runs * sizeof *seen);
+        product p;
+        memset(&p, 0, sizeof p);
+        p.op = ops[op];
+        p.in = TEGROUP_DTYPE_BF16;
+        p.out = op == 1 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F32;
+        p.groups = 8;
+        p.rows = 2048;
+        p.n = 512;
+        p.k = 776;
+        p.seed = 77;
+        product_make(&p, backends[b]);
+        product_counts(&p, counts);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        MUST(cudaMalloc((void **)&sums, (size_t)runs * sizeof *sums));
+        MUST(cudaMemset(sums, 0, (size_t)runs * sizeof *sums));
+        for (int64_t i = 0; i < runs; i++) {
+            if (i % 500 == 0) MUST(cudaDeviceSynchronize()); /* the stream changes */
+            cudaStream_t on = stream[i / 500 % 2];
+            MUST(cudaMemsetAsync(p.desc.d.data, 0xFF, (size_t)p.d_count * size_of(p.out), on));
+            if (p.desc.workspace != NULL && i % 3 != 0) MUST(cudaMemsetAsync(p.desc.workspace, i % 3 == 1 ? 0xFF : 0x3F, p.desc.workspace_bytes, on));
+            ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, on));
+            add_hash<<<512, 256, 0, on>>>((const uint16_t *)p.desc.d.data, p.d_count * (int64_t)size_of(p.out) / 2, sums + i);
+        }
+        MUST(cudaDeviceSynchronize());
+        MUST(cudaMemcpy(seen, sums, (size_t)runs * sizeof *sums, cudaMemcpyDeviceToHost));
+        int64_t distinct = 0;
+        for (int64_t i = 0; i < runs; i++) {
+            int old = 0;
+            for (int64_t j = 0; j < i && !old; j++) old = seen[j] == seen[i];
+            distinct += !old;
+        }
+        totals.hashes[b] = distinct > totals.hashes[b] ? distinct : totals.hashes[b];
+        ASSERT_EQ(1, distinct);
+        rng r = rng_seed(78);
+        int64_t disturbed;
+        const verdict v = product_sample(&p, 4000, &r, &disturbed); /* and it is the right one */
+        ASSERT_TRUE(v.worst <= 1);
+        ASSERT_EQ(0, disturbed);
+        MUST(cudaFree(sums));
+        free(seen);
+        product_free(&p);
+    }
+    for (int s = 0; s < 2; s++) MUST(cudaStreamDestroy(stream[s]));
+}
+
+/* 6b. Equal numerics_id, equal rows: in other company, another grouping and with every tile. */
+static void rows_keep_their_bits(int *utest_result, int b) {
+    rng r = rng_seed(3006);
+    int64_t compared = 0;
+    for (int64_t i = scaled(40); i > 0; i--) {
+        void *mark = guards_mark();
+        const int64_t rows[] = {300, 1, 5, 16, 40, 64, 100}, k = 8 * rng_int(&r, 1, 50), n = 8 * rng_int(&r, 1, 25);
+        const uint64_t seed = rng_next(&r);
+        const int32_t id[3] = {0, 9, 0};
+        tegroup_op op = ops[rng_int(&r, 0, 1)];
+        tegroup_dtype type = halves[rng_int(&r, 0, 1)];
+        problem first;
+        for (int j = 0; j < 7; j++) {
+            const int64_t cut = j == 0 ? rows[0] : rng_int(&r, 0, rows[j]), m[3] = {cut, rng_int(&r, 0, 9), rows[j] - cut}, from[3] = {0, 0, cut};
+            spec s = plain_spec(op, 3, m, n, k, type, TEGROUP_DTYPE_F32, seed);
+            problem p;
+            s.group_id = id; /* the rows in two pieces with a stranger between */
+            s.row_first = from;
+            s.aligned = 1;
+            problem_for(j == 0 ? &first : &p, &s, backends[b]);
+            problem *q = j == 0 ? &first : &p;
+            if (j % 3 == 1) q->desc.expected_rows = rows[j];
+            ASSERT_EQ(TEGROUP_OK, problem_run_on_device(q));
+            if (backends[b] == TEGROUP_BACKEND_PORTABLE) ASSERT_EQ(first.plan.numerics_id, q->plan.numerics_id);
+            if (first.plan.numerics_id == q->plan.numerics_id && j > 0) {
+                for (int32_t g = 0; g < 3; g += 2)
+                    for (int64_t row = 0; row < q->d.rows[g]; row++) ASSERT_EQ(0, row_bits_differ(&first, 0, from[g] + row, q, g, row));
+                compared++;
+            }
+            if (j > 0) problem_release(q);
+        }
+        guards_release(mark);
+    }
+    if (backends[b] == TEGROUP_BACKEND_PORTABLE) ASSERT_GT(compared, 0);
+}
+
+UTEST(contract, line6_bitwise_deterministic) {
+    EACH_BACKEND(b) {
+        one_hash(utest_result, b);
+        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        rows_keep_their_bits(utest_result, b);
+        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+    }
+}
+
+/* 7. What explain says of this machine is what the plan does, for problems that a backend takes and for those it refuses. */
+UTEST(contract, line7_explain_is_the_plan) {
+    rng r = rng_seed(3007);
+    int64_t taken = 0, refused = 0;
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        const int b = (int)(i % (BACKENDS + 1));
+        const tegroup_backend backend = b == BACKENDS ? TEGROUP_BACKEND_AUTO : backends[b];
+        tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+        tegroup_plan plan;
+        problem p;
+        spec s = rng_chance(&r, 50) ? random_spec(&r, ops[i / 4 % 3], 5, 9) : spec_for(&r, ops[i / 4 % 3], 5, 9, backend);
+        problem_for(&p, &s, backend);
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc);
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&desc, NULL, verdicts, &p.error));
+        const tegroup_status status = tegroup_plan_make(&desc, NULL, &plan, &p.error);
+        int chosen = -1;
+        for (int v = 0; v < TEGROUP_BACKEND_COUNT - 1; v++) {
+            if (verdicts[v].chosen) chosen = v;
+            if (verdicts[v].status != TEGROUP_OK) ASSERT_TRUE(verdicts[v].field != NULL && verdicts[v].rule != NULL);
+        }
+        ASSERT_EQ(chosen >= 0, status == TEGROUP_OK);
+        if (chosen >= 0) {
+            ASSERT_EQ((int)verdicts[chosen].backend, (int)plan.backend);
+            ASSERT_EQ(verdicts[chosen].workspace_bytes, plan.workspace.total_bytes);
+            taken++;
+        } else refused++;
+        guards_release(mark);
+    }
+    ASSERT_GT(taken, 0);
+    ASSERT_GT(refused, 0);
+}
+
+/* 9. A launch that CUDA refuses is ERROR_CUDA with CUDA's own number: here the default stream is used while another one that
+ * waits for it is being captured. A plan for another device, and host memory where device memory must be, are refused. */
+UTEST(contract, line9_errors_name_the_field) {
     void *mark = guards_mark();
     int64_t m[2] = {3, 4};
     problem p;
-    spec s;
-    memset(&s, 0, sizeof s);
-    s.op = TEGROUP_OP_FORWARD;
-    s.in = s.out = TEGROUP_DTYPE_BF16;
-    s.groups = 2;
-    s.m = m;
-    s.n = s.k = 16;
-    problem_make(&p, &s);
+    spec s = plain_spec(TEGROUP_OP_FORWARD, 2, m, 16, 16, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 0);
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL;
+    problem_for(&p, &s, TEGROUP_BACKEND_PORTABLE);
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
-    for (int i = 0; i < 2; i++) {
-        tegroup_plan spoilt = p.plan;
-        spoilt.algorithm[i == 0 ? TEGROUP_IMPL_PORTABLE_THREADS : TEGROUP_IMPL_PORTABLE_SHARED] = 1u << 20;
-        ASSERT_EQ(TEGROUP_ERROR_CUDA, tegroup_gemm(&spoilt, &desc, NULL, &p.error));
+    desc.workspace_bytes = p.plan.workspace.total_bytes;
+    desc.workspace = workspace_of(desc.workspace_bytes);
+    ASSERT_EQ(TEGROUP_OK, prepare_on_device(&p.a, NULL, &p.error)); /* kernels are loaded when they first run */
+    MUST(cudaStreamCreate(&stream));
+    for (int call = 0; call < 2; call++) {
+        MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        const tegroup_status status = call == 0 ? tegroup_gemm(&p.plan, &desc, NULL, &p.error) : prepare_on_device(&p.a, NULL, &p.error);
+        ASSERT_EQ(TEGROUP_ERROR_CUDA, status);
         ASSERT_STREQ("stream", p.error.field);
+        ASSERT_EQ((int)cudaErrorStreamCaptureImplicit, p.error.native);
         ASSERT_EQ((int)p.error.got, p.error.native);
-        ASSERT_NE(0, p.error.native);
+        (void)cudaStreamEndCapture(stream, &graph); /* the attempt spoilt it */
+        (void)cudaGetLastError();
+        if (graph != NULL) MUST(cudaGraphDestroy(graph));
+        graph = NULL;
     }
+    MUST(cudaStreamDestroy(stream));
     tegroup_gemm_desc lost = desc; /* host memory, told from device memory by the deep check alone */
     lost.check_level = TEGROUP_CHECK_DEEP;
     ASSERT_EQ(TEGROUP_OK, tegroup_gemm_check(&p.plan, &lost, &p.error));
     lost.b.data = p.desc.b.data;
     ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_gemm_check(&p.plan, &lost, &p.error));
     ASSERT_STREQ("b.data", p.error.field);
-    tegroup_plan elsewhere = p.plan;
-    elsewhere.device = p.plan.device + 1;
-    ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&elsewhere, &desc, NULL, &p.error));
+    EACH_BACKEND(b) {
+        tegroup_gemm_desc other = desc;
+        problem q;
+        spec t = s;
+        t.aligned = 1;
+        problem_for(&q, &t, backends[b]);
+        mirror_up(q.mark);
+        other = desc_to_device(&q.desc);
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&other, NULL, &q.plan, &q.error));
+        other.workspace_bytes = q.plan.workspace.total_bytes;
+        other.workspace = workspace_of(other.workspace_bytes);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&q, NULL));
+        tegroup_plan elsewhere = q.plan;
+        elsewhere.device = q.plan.device + 1;
+        ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&elsewhere, &other, NULL, &q.error));
+        ASSERT_STREQ("plan.device", q.error.field);
+        if (other.workspace_bytes > 0) {
+            other.workspace_bytes--;
+            ASSERT_EQ(TEGROUP_ERROR_WORKSPACE, tegroup_gemm(&q.plan, &other, NULL, &q.error));
+        }
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        ASSERT_EQ(0, guarded_changed(q.d.tensor.data));
+        problem_release(&q);
+    }
     ASSERT_EQ(cudaSuccess, cudaGetLastError());
-    problem_release(&p);
     guards_release(mark);
 }
 
-UTEST(gpu, zz_totals) {
-    printf("gpu: %ld problems, %ld elements, max error/bound %.3f; %ld snapshots equal\n", (long)totals.problems, (long)totals.elements, totals.worst,
-           (long)totals.snapshots);
-    ASSERT_TRUE(totals.problems > 0 && totals.snapshots > 0);
+/* ---- for compute-sanitizer: every kernel at least once, each buffer an allocation of its own ----------------------- */
+
+UTEST(sanitize, every_kernel) {
+    static const int64_t rows[] = {1, 7, 16, 33, 65, 130}, shapes[][2] = {{72, 40}, {17, 23}, {136, 200}, {8, 264}};
+    static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
+    rng r = rng_seed(4001);
+    int64_t counted[BACKENDS]; /* of random problems */
+    memcpy(counted, totals.problems, sizeof counted);
+    mirror_exact = 1;
+    EACH_BACKEND(b)
+    for (int op = 0; op < 3; op++)
+        for (int in = 0; in < (backends[b] == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 2 : 3); in++)
+            for (int out = 0; out < 3; out++)
+                for (int i = 0; i < 6; i++) {
+                    void *mark = guards_mark();
+                    const int64_t m[3] = {rows[i], 0, rows[i]}, *shape = shapes[rng_int(&r, 0, 3)];
+                    spec s = plain_spec(ops[op], 3, m, shape[0], shape[1], types[in], types[out], rng_next(&r));
+                    s.tail_rows = 2;
+                    s.tail = ops[op] == TEGROUP_OP_WGRAD ? TEGROUP_TAIL_KEEP : (tegroup_tail)(i % 3);
+                    s.bias = ops[op] != TEGROUP_OP_DGRAD && i % 2;
+                    s.c = (c_kind)((i + out) % 4);
+                    s.alpha = s.beta = i % 3;
+                    if (i == 5) s.place = PLACE_STARTS;
+                    for_backend(&r, &s, backends[b]);
+                    ASSERT_STREQ("", run_and_check(&s, b));
+                    guards_release(mark);
+                }
+    mirror_exact = 0;
+    memcpy(totals.problems, counted, sizeof counted);
+}
+
+/* The last lines; short of the full counts where the suite is scaled down. */
+UTEST(zz, totals) {
+    int64_t problems = INT64_MAX, hostile = INT64_MAX, replayed = INT64_MAX, hashes = 0;
+    int here = 0;
+    EACH_BACKEND(b) {
+        const int device_sizes = backends[b] != TEGROUP_BACKEND_CUBLASLT_LOOP;
+        here++;
+        problems = totals.problems[b] < problems ? totals.problems[b] : problems;
+        if (device_sizes && totals.hostile[b] < hostile) hostile = totals.hostile[b];
+        if (device_sizes && totals.replays[b] < replayed) replayed = totals.replays[b];
+        hashes = totals.hashes[b] > hashes ? totals.hashes[b] : hashes;
+        if (totals.refused[b] > 0)
+            printf("gpu: %s refused %ld random problems, which were replaced; the last: %s\n", tegroup_backend_name(backends[b]), (long)totals.refused[b], refusal[b]);
+    }
+    printf("gpu: %ld elements compared, %ld snapshots equal\n", (long)totals.elements, (long)totals.snapshots);
+    printf("%ld problems x %d backends, max error/bound %.3f, hostile %ld, guard bytes changed %ld, replays %ld/%ld, hashes %ld\n", (long)problems, here, totals.worst,
+           (long)hostile, (long)totals.guards, (long)replayed, (long)scaled(100), (long)hashes);
+    ASSERT_TRUE(problems >= scaled(2000) && hostile >= scaled(100000) && replayed >= scaled(100));
+    ASSERT_EQ(1, hashes);
+    ASSERT_EQ(0, totals.guards);
+    ASSERT_TRUE(totals.worst < 1);
+    ASSERT_GT(totals.snapshots, 0);
 }
 
 UTEST_MAIN()

@@ -299,6 +299,7 @@ typedef struct spec {
     tegroup_dtype in, out, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, F32, none */
     tegroup_compute compute;
     int64_t pad;                 /* leading dimensions exceed the widths by so much; with pad, groups have gaps too */
+    int aligned;                 /* 1: buffers and padded groups begin at multiples of 16 bytes     */
     int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
     int alpha, beta;             /* SCALARS_*                                                       */
     c_kind c;
@@ -347,10 +348,9 @@ SUPPORT rng row_rng(const spec *s, char role, int32_t g, int64_t row) {
     return rng_seed(splitmix64(&state));
 }
 
-/* Element skew of 0 to 3, so that nothing is better aligned than its type; 1 in elements_aligned: none. */
-static int elements_aligned;
-SUPPORT void *elements_new(tegroup_dtype dtype, int64_t elements) {
-    return guarded_skewed((size_t)elements * size_of(dtype), elements_aligned ? 0 : (size_t)elements % 4 * size_of(dtype));
+/* Element skew of 0 to 3, so that nothing is better aligned than its type, unless it has to be. */
+SUPPORT void *elements_new(tegroup_dtype dtype, int64_t elements, int aligned) {
+    return guarded_skewed((size_t)elements * size_of(dtype), aligned ? 0 : (size_t)elements % 4 * size_of(dtype));
 }
 
 SUPPORT void *index_array(tegroup_dtype dtype, const int64_t *values, int32_t count) {
@@ -434,7 +434,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         shape->col_sizes.data = index_array(sizes.dtype, cols, G);
         if (s->pack == PACK_LD) t->tensor.ld = ld;
     }
-    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (elements_aligned ? 8 : 5);
+    if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (s->aligned ? 8 : 5);
     for (int32_t g = 0; g < G; g++) {
         t->rows[g] = rows[g];
         t->cols[g] = cols != NULL ? cols[g] : width;
@@ -462,13 +462,13 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     if (list) {
         void **pointers = (void **)guarded((size_t)G * sizeof(void *));
         for (int32_t g = 0; g < G; g++) {
-            pointers[g] = elements_new(dtype, capacity > 0 ? (capacity - 1) * t->ld[g] + t->cols[g] : 0);
+            pointers[g] = elements_new(dtype, capacity > 0 ? (capacity - 1) * t->ld[g] + t->cols[g] : 0, s->aligned);
             t->at[g] = (unsigned char *)pointers[g];
         }
         t->tensor.pointers = pointers;
         t->tensor.pointers_space = TEGROUP_SPACE_HOST;
     } else {
-        t->tensor.data = elements_new(dtype, elements);
+        t->tensor.data = elements_new(dtype, elements, s->aligned);
         for (int32_t g = 0; g < G; g++) t->at[g] = (unsigned char *)t->tensor.data + offset[g] * element;
     }
     if (ragged) {
@@ -586,7 +586,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     d->check_level = s->seed % 4 == 3 ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST; /* what is sound passes either */
     if (s->row_scale_dtype != TEGROUP_DTYPE_UNSET && s->bias) {
         int64_t all = s->m == NULL ? G * s->rows_each : p->capacity;
-        p->row_scale = elements_new(s->row_scale_dtype, all);
+        p->row_scale = elements_new(s->row_scale_dtype, all, s->aligned);
         for (int32_t g = 0; g < G; g++)
             for (int64_t i = 0; i < m[g]; i++) {
                 rng r = row_rng(s, 'r', g, i + (s->row_first != NULL ? s->row_first[g] : 0));

@@ -1,0 +1,41 @@
+/* The GPU backends that the suite runs on, and whether this machine and this build have them. */
+#ifndef TEGROUP_TESTS_BACKENDS_H
+#define TEGROUP_TESTS_BACKENDS_H
+
+#include "product.h"
+#include <cublasLt.h>
+
+enum { BACKENDS = 3 };
+static const tegroup_backend backends[BACKENDS] = {TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_CUBLASLT_LOOP};
+
+/* What explain says of a product that every backend can do. */
+static tegroup_verdict backend_verdict(tegroup_backend backend) {
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], none;
+    tegroup_error error;
+    product p;
+    if (mirror_cublaslt == NULL) {
+        cublasLtHandle_t handle;
+        if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) exit(1);
+        mirror_cublaslt = handle;
+    }
+    memset(&p, 0, sizeof p);
+    p.op = TEGROUP_OP_FORWARD;
+    p.in = p.out = TEGROUP_DTYPE_BF16;
+    p.groups = 2;
+    p.rows = p.n = p.k = 16;
+    product_make(&p, backend);
+    memset(&none, 0, sizeof none);
+    none.status = tegroup_explain(&p.desc, NULL, verdicts, &error);
+    product_free(&p);
+    for (int i = 0; none.status == TEGROUP_OK && i < TEGROUP_BACKEND_COUNT - 1; i++)
+        if (verdicts[i].backend == backend) return verdicts[i];
+    return none;
+}
+
+static int backend_here(tegroup_backend backend) {
+    static int known[TEGROUP_BACKEND_COUNT]; /* 0 = not asked yet, 1 = no, 2 = yes */
+    if (known[backend] == 0) known[backend] = backend_verdict(backend).status == TEGROUP_OK ? 2 : 1;
+    return known[backend] == 2;
+}
+
+#endif

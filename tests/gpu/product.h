@@ -1,0 +1,298 @@
+/* One product in device memory of its own. The place of an element in its tensor alone decides its value, so that the host
+ * can work out any element of any result, however large, and every program sees the same operands. */
+#ifndef TEGROUP_TESTS_PRODUCT_H
+#define TEGROUP_TESTS_PRODUCT_H
+
+#include "mirror.h"
+#include <cuda_fp16.h>
+
+static inline __host__ __device__ uint64_t stirred(uint64_t x) {
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+/* Of either sign, from 2^-7 to 2, with 8 significant bits: exact in every type here, while sums of products are not exact
+ * in F32, so that their bits tell one order from another. */
+static inline __host__ __device__ float hashed(uint64_t seed, int64_t i) {
+    const uint32_t h = (uint32_t)(stirred(seed * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)i) >> 40);
+    union { uint32_t bits; float value; } x;
+    x.bits = (h & 1) << 31 | (127 - (h >> 1 & 7)) << 23 | (h >> 4 & 127) << 16;
+    return x.value;
+}
+
+static __global__ void fill_hashed(tegroup_dtype dtype, void *data, int64_t count, uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        const float x = hashed(seed, i);
+        if (dtype == TEGROUP_DTYPE_F32) ((float *)data)[i] = x;
+        else if (dtype == TEGROUP_DTYPE_F16) ((__half *)data)[i] = __float2half_rn(x);
+        else ((uint16_t *)data)[i] = (uint16_t)(__float_as_uint(x) >> 16);
+    }
+}
+
+/* *sum becomes a number that every byte and its place have a part in; bytes must be a multiple of 2. */
+static __global__ void add_hash(const uint16_t *data, int64_t count, unsigned long long *sum) {
+    unsigned long long mine = 0;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x)
+        mine += stirred(((uint64_t)i << 16 | data[i]) + UINT64_C(0x9E3779B97F4A7C15));
+    atomicAdd(sum, mine);
+}
+
+static __global__ void count_other_than(const unsigned char *data, int64_t bytes, unsigned char value, unsigned long long *count) {
+    unsigned long long mine = 0;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < bytes; i += (int64_t)gridDim.x * blockDim.x) mine += data[i] != value;
+    if (mine != 0) atomicAdd(count, mine);
+}
+
+static __global__ void gather(const void *data, int32_t element_bytes, const int64_t *from, int32_t count, void *to) {
+    for (int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x); i < count; i += (int32_t)(gridDim.x * blockDim.x)) {
+        if (element_bytes == 4) ((uint32_t *)to)[i] = ((const uint32_t *)data)[from[i]];
+        else ((uint16_t *)to)[i] = ((const uint16_t *)data)[from[i]];
+    }
+}
+
+typedef struct product {
+    tegroup_op op;
+    tegroup_dtype in, out;
+    int32_t groups;
+    int64_t rows, n, k; /* rows: capacity */
+    uint64_t seed;
+    int64_t counts[64], start[64], filled; /* as set last; filled: rows that belong to a group */
+    tegroup_gemm_desc desc;
+    tegroup_plan plan;
+    tegroup_error error;
+    int64_t a_count, b_count, d_count; /* elements */
+    size_t snapshot_bytes;
+    unsigned long long *number;        /* on the device */
+    double *a_host, *b_host;           /* the operands as numbers; made when asked for */
+} product;
+
+static tegroup_tensor product_ragged(const product *p, tegroup_dtype dtype, int64_t cols, void *data, const void *sizes, void *snapshot, tegroup_space space) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.dtype = dtype;
+    t.data = data;
+    t.shape.groups = p->groups;
+    t.shape.rows = p->rows;
+    t.shape.cols = cols;
+    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    t.shape.row_sizes.space = space;
+    t.shape.row_sizes.data = sizes;
+    t.shape.snapshot = snapshot;
+    return t;
+}
+
+static tegroup_tensor product_uniform(const product *p, tegroup_dtype dtype, int64_t rows, int64_t cols, void *data) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.dtype = dtype;
+    t.data = data;
+    t.shape.groups = p->groups;
+    t.shape.rows = rows;
+    t.shape.cols = cols;
+    return t;
+}
+
+static void product_poison(product *p, cudaStream_t stream) {
+    MUST(cudaMemsetAsync(p->desc.d.data, 0xFF, (size_t)p->d_count * size_of(p->out), stream));
+    if (p->desc.workspace != NULL) MUST(cudaMemsetAsync(p->desc.workspace, 0xFF, p->desc.workspace_bytes, stream));
+}
+
+/* Set op, in, out, groups, rows, n, k, seed and counts before. */
+static void product_make(product *p, tegroup_backend backend) {
+    tegroup_gemm_desc *d = &p->desc;
+    tegroup_layout layout;
+    const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
+    const int64_t acols = forward ? p->k : p->n, bcols = p->k, dcols = forward ? p->n : p->k;
+    void *a, *b, *out, *sizes, *snapshot;
+    memset(d, 0, sizeof *d);
+    d->struct_size = sizeof *d;
+    d->backend = backend;
+    d->cublaslt = mirror_cublaslt;
+    p->a_host = p->b_host = NULL;
+    p->a_count = p->rows * acols;
+    p->b_count = wgrad ? p->rows * bcols : p->groups * p->n * p->k;
+    p->d_count = wgrad ? p->groups * p->n * p->k : p->rows * dcols;
+    MUST(cudaMalloc(&a, (size_t)p->a_count * size_of(p->in) + 1));
+    MUST(cudaMalloc(&b, (size_t)p->b_count * size_of(p->in) + 1));
+    MUST(cudaMalloc(&out, (size_t)p->d_count * size_of(p->out) + 1));
+    MUST(cudaMalloc((void **)&p->number, sizeof *p->number));
+    fill_hashed<<<1024, 256>>>(p->in, a, p->a_count, p->seed * 2);
+    fill_hashed<<<1024, 256>>>(p->in, b, p->b_count, p->seed * 2 + 1);
+    MUST(cudaGetLastError());
+    const tegroup_space space = has_host_sizes(d) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
+    tegroup_tensor shape = product_ragged(p, p->in, acols, NULL, NULL, NULL, space);
+    if (tegroup_snapshot_layout(&shape.shape, &layout, NULL) != TEGROUP_OK) exit(1);
+    p->snapshot_bytes = layout.total_bytes;
+    if (space == TEGROUP_SPACE_HOST) {
+        MUST(cudaMallocHost(&sizes, sizeof p->counts));
+        MUST(cudaMallocHost(&snapshot, layout.total_bytes));
+    } else {
+        MUST(cudaMalloc(&sizes, sizeof p->counts));
+        MUST(cudaMalloc(&snapshot, layout.total_bytes));
+    }
+    d->op = p->op;
+    d->space = TEGROUP_SPACE_DEVICE;
+    d->a = product_ragged(p, p->in, acols, a, sizes, snapshot, space);
+    d->b = wgrad ? product_ragged(p, p->in, bcols, b, sizes, snapshot, space) : product_uniform(p, p->in, p->n, p->k, b);
+    d->d = wgrad ? product_uniform(p, p->out, p->n, p->k, out) : product_ragged(p, p->out, dcols, out, sizes, snapshot, space);
+    product_poison(p, NULL);
+    MUST(cudaDeviceSynchronize());
+}
+
+static void product_counts(product *p, const int64_t *counts) {
+    p->filled = 0;
+    for (int32_t g = 0; g < p->groups; g++) {
+        p->counts[g] = counts[g];
+        p->start[g] = p->filled;
+        p->filled += counts[g];
+    }
+    MUST(cudaMemcpy((void *)p->desc.a.shape.row_sizes.data, p->counts, (size_t)p->groups * 8, cudaMemcpyDefault));
+}
+
+static void product_workspace(product *p, const tegroup_plan *plan) {
+    p->desc.workspace_bytes = plan->workspace.total_bytes;
+    if (p->desc.workspace_bytes > 0) MUST(cudaMalloc(&p->desc.workspace, p->desc.workspace_bytes));
+}
+
+static tegroup_status product_plan(product *p) {
+    tegroup_status status = tegroup_plan_make(&p->desc, NULL, &p->plan, &p->error);
+    if (status == TEGROUP_OK) product_workspace(p, &p->plan);
+    return status;
+}
+
+static tegroup_status product_prepare(product *p, cudaStream_t stream) {
+    tegroup_prepare_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.shape = p->desc.a.shape;
+    desc.space = desc.shape.row_sizes.space;
+    desc.snapshot = (void *)p->desc.a.shape.snapshot;
+    desc.snapshot_bytes = p->snapshot_bytes;
+    return tegroup_prepare(&desc, stream, &p->error);
+}
+
+static tegroup_status product_run(product *p, const tegroup_plan *plan, cudaStream_t stream) {
+    tegroup_status status = product_prepare(p, stream);
+    return status != TEGROUP_OK ? status : tegroup_gemm(plan, &p->desc, stream, &p->error);
+}
+
+/* A hash of all of D, tails included. Waits for the stream. */
+static uint64_t product_hash(const product *p, cudaStream_t stream) {
+    unsigned long long sum;
+    MUST(cudaMemsetAsync(p->number, 0, sizeof *p->number, stream));
+    add_hash<<<512, 256, 0, stream>>>((const uint16_t *)p->desc.d.data, p->d_count * (int64_t)size_of(p->out) / 2, p->number);
+    MUST(cudaMemcpyAsync(&sum, p->number, sizeof sum, cudaMemcpyDeviceToHost, stream));
+    MUST(cudaStreamSynchronize(stream));
+    return sum;
+}
+
+static void product_free(product *p) {
+    const int on_host = has_host_sizes(&p->desc);
+    MUST(cudaDeviceSynchronize());
+    MUST(cudaFree(p->desc.a.data));
+    MUST(cudaFree(p->desc.b.data));
+    MUST(cudaFree(p->desc.d.data));
+    MUST(cudaFree(p->number));
+    MUST(cudaFree(p->desc.workspace));
+    MUST(on_host ? cudaFreeHost((void *)p->desc.a.shape.row_sizes.data) : cudaFree((void *)p->desc.a.shape.row_sizes.data));
+    MUST(on_host ? cudaFreeHost((void *)p->desc.a.shape.snapshot) : cudaFree((void *)p->desc.a.shape.snapshot));
+    free(p->a_host);
+    free(p->b_host);
+}
+
+/* ---- what the result must be ------------------------------------------------------------------------------------------ */
+
+static double product_a(const product *p, int64_t i) { return p->a_host != NULL ? p->a_host[i] : hashed(p->seed * 2, i); }
+static double product_b(const product *p, int64_t i) { return p->b_host != NULL ? p->b_host[i] : hashed(p->seed * 2 + 1, i); }
+
+/* Element (i, j) of group g, and the bound of tests/unit/support.h. */
+static double product_want(const product *p, int32_t g, int64_t i, int64_t j, double *bound) {
+    const int64_t n = p->n, k = p->k, row = p->start[g];
+    const int64_t length = p->op == TEGROUP_OP_FORWARD ? k : p->op == TEGROUP_OP_DGRAD ? n : p->counts[g];
+    double sum = 0, size = 0;
+    for (int64_t q = 0; q < length; q++) {
+        const double term = p->op == TEGROUP_OP_FORWARD ? product_a(p, (row + i) * k + q) * product_b(p, (g * n + j) * k + q)
+                            : p->op == TEGROUP_OP_DGRAD ? product_a(p, (row + i) * n + q) * product_b(p, (g * n + q) * k + j)
+                                                        : product_a(p, (row + q) * n + i) * product_b(p, (row + q) * k + j);
+        sum += term;
+        size += fabs(term);
+    }
+    *bound = (double)(length + 4) * SUPPORT_SUM_ROUNDING * size + unit_roundoff(p->out) * fabs(sum) * (1 + 0x1p-6) + smallest_step(p->out) / 2;
+    return sum;
+}
+
+static int64_t product_element(const product *p, int32_t g, int64_t i, int64_t j) {
+    return p->op == TEGROUP_OP_WGRAD ? (g * p->n + i) * p->k + j : (p->start[g] + i) * p->desc.d.shape.cols + j;
+}
+static int64_t product_lines(const product *p, int32_t g) { return p->op == TEGROUP_OP_WGRAD ? p->n : p->counts[g]; }
+
+/* Every element of D; what no group owns must still be what product_poison wrote: *disturbed counts its bytes otherwise. */
+static verdict product_compare(product *p, int64_t *disturbed) {
+    verdict v = {0, 0, 0, 0, 0};
+    const size_t bytes = (size_t)p->d_count * size_of(p->out);
+    unsigned char *d = (unsigned char *)malloc(bytes);
+    if (p->a_host == NULL) {
+        double *a = (double *)malloc((size_t)p->a_count * sizeof(double)), *b = (double *)malloc((size_t)p->b_count * sizeof(double));
+        for (int64_t i = 0; i < p->a_count; i++) a[i] = product_a(p, i);
+        for (int64_t i = 0; i < p->b_count; i++) b[i] = product_b(p, i);
+        p->a_host = a;
+        p->b_host = b;
+    }
+    MUST(cudaMemcpy(d, p->desc.d.data, bytes, cudaMemcpyDeviceToHost));
+    for (int32_t g = 0; g < p->groups; g++)
+        for (int64_t i = 0; i < product_lines(p, g); i++)
+            for (int64_t j = 0; j < p->desc.d.shape.cols; j++) {
+                double bound, want = product_want(p, g, i, j, &bound);
+                compare(&v, load(p->out, d, product_element(p, g, i, j)), want, bound, 0);
+            }
+    *disturbed = 0;
+    if (p->op != TEGROUP_OP_WGRAD)
+        for (size_t e = (size_t)(p->filled * p->desc.d.shape.cols) * size_of(p->out); e < bytes; e++) *disturbed += d[e] != 0xFF;
+    free(d);
+    return v;
+}
+
+/* The same for `count` elements, of which the last group's last line and last element are some. */
+static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *disturbed) {
+    verdict v = {0, 0, 0, 0, 0};
+    struct place { int32_t g; int64_t i, j; } *places = (struct place *)malloc((size_t)count * sizeof *places);
+    int64_t *elements = (int64_t *)malloc((size_t)count * 8), *from;
+    const size_t bytes = (size_t)count * size_of(p->out);
+    unsigned char *got = (unsigned char *)malloc(bytes), *to;
+    unsigned long long changed = 0;
+    const int64_t cols = p->desc.d.shape.cols;
+    MUST(cudaMalloc((void **)&from, (size_t)count * 8));
+    MUST(cudaMalloc((void **)&to, bytes));
+    for (int32_t s = 0; s < count; s++) {
+        int32_t g = s < count / 4 ? p->groups - 1 : (int32_t)rng_int(r, 0, p->groups - 1);
+        while (product_lines(p, g) == 0) g = (g + p->groups - 1) % p->groups;
+        places[s].g = g;
+        places[s].i = s < count / 4 ? product_lines(p, g) - 1 : rng_int(r, 0, product_lines(p, g) - 1);
+        places[s].j = s == 0 ? cols - 1 : rng_int(r, 0, cols - 1);
+        elements[s] = product_element(p, g, places[s].i, places[s].j);
+    }
+    MUST(cudaMemcpy(from, elements, (size_t)count * 8, cudaMemcpyHostToDevice));
+    gather<<<64, 256>>>(p->desc.d.data, (int32_t)size_of(p->out), from, count, to);
+    MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+    for (int32_t s = 0; s < count; s++) {
+        double bound, want = product_want(p, places[s].g, places[s].i, places[s].j, &bound);
+        compare(&v, load(p->out, got, s), want, bound, 0);
+    }
+    if (p->op != TEGROUP_OP_WGRAD) {
+        const int64_t owned = p->filled * cols * (int64_t)size_of(p->out), all = p->d_count * (int64_t)size_of(p->out);
+        MUST(cudaMemset(p->number, 0, sizeof *p->number));
+        count_other_than<<<1024, 256>>>((const unsigned char *)p->desc.d.data + owned, all - owned, 0xFF, p->number);
+        MUST(cudaMemcpy(&changed, p->number, sizeof changed, cudaMemcpyDeviceToHost));
+    }
+    *disturbed = (int64_t)changed;
+    MUST(cudaFree(from));
+    MUST(cudaFree(to));
+    free(places);
+    free(elements);
+    free(got);
+    return v;
+}
+
+#endif
