@@ -79,8 +79,8 @@ install: ## copy the two headers to $(DESTDIR)$(PREFIX)/include
 	mkdir -p $(DESTDIR)$(PREFIX)/include
 	cp $(HEADERS) $(DESTDIR)$(PREFIX)/include/
 
-compile-matrix: ## compile the headers under every standard, compiler and switch found here
-	tests/compile/run.sh
+compile-matrix: ## compile the headers under every standard, compiler, switch, two nvcc and six architectures, with sizes and times
+	@tests/compile/matrix.sh
 
 # A matrix without elements has no rows to point at; the analyser cannot see that no loop gets to one.
 lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole implementation

@@ -3,6 +3,7 @@
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;
+    (void)desc, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)
@@ -17,6 +18,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
                                                     struct CUstream_st *stream, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
+    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
