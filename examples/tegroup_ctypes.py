@@ -88,7 +88,9 @@ def _read(source):
                 last = globals()[name.strip()] = values[name.strip()] = _value(value) if value else last + 1
             enums[at["enum"]] = values
         elif at["struct"]:
-            structs[at["struct"]] = globals()[at["struct"]] = type(at["struct"], (_Struct,), {"_fields_": list(_members(at["members"]))})
+            members = re.sub(r"(\w+_LIST)\(\w+\)", lambda m: "".join(  # a list of functions: their addresses
+                "void *%s;" % name for name in re.findall(r"\bX\((\w+)", lists[m[1]])), at["members"])
+            structs[at["struct"]] = globals()[at["struct"]] = type(at["struct"], (_Struct,), {"_fields_": list(_members(members))})
         else:
             parameters = [p.strip() for p in at["parameters"].split(",") if p.strip() != "void"]
             functions[at["function"]] = (
