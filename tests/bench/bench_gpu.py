@@ -7,9 +7,10 @@ give the times. Before that each one's result is compared with torch.mm, group b
 listed with its reason and not timed. A backend that takes longer on the host than on the GPU (cublaslt_loop with many groups)
 is timed as it is, waiting included. Needs torch; build with: make build/libtegroup.so build/libhost_calls.so.
 
-cuBLASLt's grouped matmul needs cuBLAS 13.3 (13.4 on Hopper), and torch may bring an older one. --cublaslt FILE is loaded before
-torch, so that torch and tegroup find that copy, too. If the output lists two files under "cublaslt loaded", run with
-LD_PRELOAD=FILE as well. Without the option it is the copy that torch brings.
+cuBLASLt's grouped matmul needs cuBLAS 13.3 (13.4 on Hopper), and torch may bring an older one. --cublaslt FILE is what is called
+by hand and what tegroup is given; torch keeps the copy that it brings, for the dense product, too. LD_PRELOAD=FILE makes torch
+use FILE as well: do that if the two copies do not get on. Without the option everyone uses the copy that torch brings. The
+output lists what was loaded.
 
 Problems with even groups come first. A call that runs out of --seconds stops before the next problem; run it again with
 --merge on the file that it wrote, and it goes on where it stopped. With --seconds 0 it only merges, prints and writes.
@@ -410,15 +411,10 @@ def host_times(device, lt, tegroup, helper):
 def run(options, known):
     """Measure what is not known yet, until the time is over."""
     begin = time.monotonic()
-    path = options.cublaslt or "libcublasLt.so.13"
-    if options.cublaslt:
-        lt = cublaslt.CublasLt(path)
     import torch
-    if not options.cublaslt:
-        lt = cublaslt.CublasLt(path)
     torch.cuda.init()
     device = Device(torch)
-    lt.open()
+    lt = cublaslt.CublasLt(options.cublaslt or "libcublasLt.so.13")
     tegroup = Tegroup(options.library, lt, device)
     helper = ctypes.CDLL(str(options.helper))
     loaded = sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcublasLt.so" in line})

@@ -1,6 +1,7 @@
 """cuBLASLt's grouped matmul called by hand: the numbers are those of cublasLt.h 13.10. cuBLASLt is column-major, so every
 product here is the transposed one: D' = B' A'."""
 import ctypes
+import os
 from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p, Structure
 
 R_32F, R_16BF, COMPUTE_32F = 0, 14, 68
@@ -24,10 +25,10 @@ class Refused(Exception):
 
 
 class CublasLt:
-    """The library and one handle."""
+    """The library, kept apart from any other copy in the process, and one handle."""
 
     def __init__(self, path):
-        self.path, self.lib = path, ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        self.lib = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_DEEPBIND)
         self.lib.cublasLtGetVersion.restype = c_size_t
         self.version = self.lib.cublasLtGetVersion()
         self.matmul = self.lib.cublasLtMatmul
@@ -40,14 +41,8 @@ class CublasLt:
             getattr(self.lib, f"cublasLt{what}GetAttribute").argtypes = [c_void_p, c_int, c_void_p, c_size_t, c_void_p]
         if hasattr(self.lib, "cublasLtGroupedMatrixLayoutCreate"):
             self.lib.cublasLtGroupedMatrixLayoutCreate.argtypes = [c_void_p, c_int, c_int, c_void_p, c_void_p, c_void_p]
-        self.handle = None
-
-    def open(self):
-        """Make the handle, once there is a CUDA context."""
-        handle = c_void_p()
-        self.must("cublasLtCreate", self.lib.cublasLtCreate(byref(handle)))
-        self.handle = handle
-        return self
+        self.handle = c_void_p()
+        self.must("cublasLtCreate", self.lib.cublasLtCreate(byref(self.handle)))
 
     @staticmethod
     def must(what, status):
