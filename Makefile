@@ -8,6 +8,7 @@ NVCC      ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 # Architectures for nvcc, such as 80 or 90a; CUBLAS_HOME: a cuBLAS other than the toolkit's (its lib/ is put first).
 ARCHS       ?= 90a
 CUBLAS_HOME ?=
+# BENCH: options of tests/bench/bench_gpu.py.
 # SANITIZE=address,undefined builds every test with those sanitizers.
 SANITIZE    ?=
 
@@ -21,10 +22,10 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-gpu docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-moe docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
-	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME SANITIZE PYTHON PREFIX DESTDIR"
+	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
 	@awk -f tools/help.awk Makefile
 
 demo: build/train_moe ## train a small mixture-of-experts language model on real text, in under a minute
@@ -48,13 +49,6 @@ sanitize-gpu: ## every kernel under memcheck, racecheck, initcheck and synccheck
 build-gpu: ## compile the GPU tests for ARCHS without running them; TEGROUP_GPU_BUILD=FOLDER says where to, and test-gpu where from
 	tests/gpu/run.sh build
 
-bench-gpu: ## portable backend against a dense cuBLAS product of equal FLOPs; operations around it against a copy
-	@mkdir -p build
-	$(NVCC) -std=c++17 -O3 $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_portable.cu -o build/bench_portable $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublas
-	build/bench_portable
-	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_moe.cu -o build/bench_moe
-	build/bench_moe
-
 docs: build/backends_doc ## write docs/backends.md from the dispatch and quirk tables
 	build/backends_doc > docs/backends.md
 
@@ -68,8 +62,19 @@ test-teeth: ## plant faults in the library one by one; the quick suite must catc
 fuzz: build/fuzz ## fuzz checks, layouts, prepare and explain for longer: FUZZ_RUNS=100000000
 	FUZZ_RUNS=$${FUZZ_RUNS:-20000000} tests/fuzz/run.sh
 
-bench: build/bench_cpu ## CPU backend against OpenBLAS sgemm in a loop (needs libopenblas-dev)
+bench: ## on a machine with a GPU the GPU backends beside torch and cuBLAS, elsewhere the CPU backend beside OpenBLAS
+	@if [ -n "$(NVCC)" ] && nvidia-smi -L >/dev/null 2>&1; then $(MAKE) bench-gpu; else $(MAKE) bench-cpu; fi
+
+bench-cpu: build/bench_cpu ## CPU backend against OpenBLAS sgemm in a loop (needs libopenblas-dev)
 	OMP_WAIT_POLICY=passive build/bench_cpu # spinning threads would slow the other contestant down
+
+bench-gpu: build/libtegroup.so build/libhost_calls.so ## GPU backends, torch grouped_mm, cuBLASLt by hand, dense; BENCH="--help" for options
+	$(PYTHON) tests/bench/bench_gpu.py $(if $(CUBLAS_HOME),--cublaslt $(CUBLAS_HOME)/lib/libcublasLt.so.13) $(BENCH)
+
+bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_moe.cu -o build/bench_moe
+	build/bench_moe
 
 examples: ## build and run every example by the command in its first line
 	tests/unit/test_examples.sh
@@ -84,8 +89,8 @@ install: ## copy the two headers to $(DESTDIR)$(PREFIX)/include
 	mkdir -p $(DESTDIR)$(PREFIX)/include
 	cp $(HEADERS) $(DESTDIR)$(PREFIX)/include/
 
-compile-matrix: ## compile the headers under every standard, compiler and switch found here
-	tests/compile/run.sh
+compile-matrix: ## compile the headers under every standard, compiler, switch, two nvcc and six architectures, with sizes and times
+	@tests/compile/matrix.sh
 
 # A matrix without elements has no rows to point at; the analyser cannot see that no loop gets to one.
 lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole implementation
@@ -119,6 +124,10 @@ else
 	$(CC) -std=gnu11 -O3 $(OPENMP) -shared -fPIC -I. $< -o $@ -lm
 endif
 comma := ,
+
+build/libhost_calls.so: tests/bench/host_calls.cu
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O2 -shared -Xcompiler -fPIC $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) $< -o $@
 
 build/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
 	@mkdir -p build

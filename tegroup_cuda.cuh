@@ -2943,7 +2943,7 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;
-    (void)desc, (void)error; /* unused where every backend is left out */
+    (void)desc, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_PORTABLE)

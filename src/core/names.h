@@ -76,12 +76,12 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     if (!layout) return snprintf(buffer, size, "?");
     for (i = 0; i <= layout->count; i++) { /* the last line is the total */
         size_t used = (size_t)length < size ? (size_t)length : size;
-        char *at = buffer ? buffer + used : buffer;
-        length +=
-            i == layout->count
-                ? snprintf(at, size - used, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
-                : snprintf(at, size - used, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
-                           (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
+        size_t room = buffer ? size - used : 0;
+        char none, *at = buffer ? buffer + used : &none; /* gcc -O3 warns of a NULL even where nothing is written */
+        length += i == layout->count
+                      ? snprintf(at, room, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
+                      : snprintf(at, room, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
+                                 (unsigned long long)layout->items[i].offset_bytes, layout->items[i].name);
     }
     return length;
 }

@@ -126,9 +126,11 @@ done
 nvcc=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")}
 if command -v "$nvcc" > /dev/null; then
     cuda="$nvcc -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror -I$root"
+    cell 'nvcc exported, sm_90a' '' "$cuda $both -gencode arch=compute_90a,code=sm_90a -c $unit -o unit.o"
     cell 'nvcc types'    '' "$cuda -c $unit -o unit.o"
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
     cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"
+    cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
     cell 'nvcc exported, used by C' '' "$cuda $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
     cell 'nvcc static twice' '' "$cuda $static -DUNIT=first -c $unit -o 1.o && $cuda $static -DUNIT=second -c $unit -o 2.o &&
@@ -136,7 +138,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc mismatched pair' 'different versions' "$mismatch && $nvcc -x cu -I. -c $unit -o unit.o"
     cell 'nvcc tegroup_cuda.cuh alone' 'include tegroup.h' "$nvcc -x cu -c $root/tegroup_cuda.cuh -o unit.o"
 else
-    skip 'gpu toolkit cells' 'nvcc not found'
+    skip 'nvcc' 'not found; tests/compile/toolkit.sh 13.0 unpacks one from PyPI'
 fi
 
 xargs -n 1 -P "${1:-2}" sh "$0" --cell < "$work/cells"

@@ -142,40 +142,34 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
 UTEST(cublaslt, grouped_random_problems) {
     rng r = rng_seed(8001);
     if (!has_grouped()) { printf("cublaslt_grouped is not in cuBLAS %d on this GPU\n", (int)cublasLtGetVersion()); return; }
-    elements_aligned = 1;
     for (int64_t i = scaled(2000); i > 0; i--) {
         void *mark = guards_mark();
-        spec s = random_half_spec(&r, ops[i % 3], 60, 90);
+        spec s = random_half_spec(&r, ops[i % 3], 60, 90, 1);
         ASSERT_STREQ("", run_and_check(&s, grouped, &r));
         guards_release(mark);
     }
-    elements_aligned = 0;
 }
 
 UTEST(cublaslt, grouped_larger_problems) {
     rng r = rng_seed(8002);
     if (!has_grouped()) return;
-    elements_aligned = 1;
     for (int64_t i = scaled(60); i > 0; i--) {
         void *mark = guards_mark();
-        spec s = random_half_spec(&r, ops[i % 3], 400, 500);
+        spec s = random_half_spec(&r, ops[i % 3], 400, 500, 1);
         ASSERT_STREQ("", run_and_check(&s, grouped, &r));
         guards_release(mark);
     }
-    elements_aligned = 0;
 }
 
 UTEST(cublaslt, loop_random_problems) {
     rng r = rng_seed(8003);
     for (int64_t i = scaled(2000); i > 0; i--) {
         void *mark = guards_mark();
-        elements_aligned = (int)(i % 2);
-        spec s = random_half_spec(&r, ops[i % 3], 60, 90);
+        spec s = random_half_spec(&r, ops[i % 3], 60, 90, (int)(i % 2));
         if (rng_chance(&r, 30)) s.in = s.out = TEGROUP_DTYPE_F32;
         ASSERT_STREQ("", run_and_check(&s, loop, &r));
         guards_release(mark);
     }
-    elements_aligned = 0;
 }
 
 /* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not. */
@@ -183,8 +177,7 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
     rng r = rng_seed(8004);
     for (int64_t i = scaled(500); i > 0; i--) {
         void *mark = guards_mark();
-        elements_aligned = (int)(i % 2);
-        spec s = random_half_spec(&r, ops[i % 3], i % 50 == 0 ? 2 : 20, i % 50 == 0 ? 8 : 24);
+        spec s = random_half_spec(&r, ops[i % 3], i % 50 == 0 ? 2 : 20, i % 50 == 0 ? 8 : 24, (int)(i % 2));
         if (i % 50 == 0) {
             s.groups = i % 100 == 0 ? 4096 : 1000;
             s.m = random_rows(&r, s.groups, 2, 1);
@@ -230,7 +223,6 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
         problem_release(&p);
         guards_release(mark);
     }
-    elements_aligned = 0;
 }
 
 /* A forward product of six groups for the tests below. */
@@ -253,9 +245,7 @@ static spec usual(void) {
 static tegroup_gemm_desc usual_desc(problem *p, tegroup_backend backend) {
     tegroup_gemm_desc desc;
     spec s = usual();
-    elements_aligned = 1;
     problem_make(p, &s);
-    elements_aligned = 0;
     if (problem_prepare(p) != TEGROUP_OK) exit(1);
     mirror_up(p->mark);
     desc = backend == loop ? desc_to_loop(&p->desc) : desc_to_device(&p->desc);
@@ -520,9 +510,7 @@ UTEST(cublaslt, grouped_runs_have_one_hash) {
     if (!has_grouped()) return;
     spec s = usual();
     s.op = TEGROUP_OP_WGRAD;
-    elements_aligned = 1;
     problem_make(&p, &s);
-    elements_aligned = 0;
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
     desc.backend = grouped;

@@ -851,9 +851,9 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     return s;
 }
 
-/* The same with 16-bit operands and, where elements_aligned is set, every row at a multiple of 16 bytes: what cuBLASLt's
+/* The same with 16-bit operands and, where aligned is set, every row at a multiple of 16 bytes: what cuBLASLt's
  * grouped matmul takes. No bias, no tail to fill. */
-SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width) {
+SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width, int aligned) {
     spec s = random_spec(r, op, most_rows, most_width);
     s.in = rng_chance(r, 50) ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
     s.out = rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : s.in;
@@ -861,7 +861,8 @@ SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t 
     s.bias = 0;
     s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
     s.lists &= 15;
-    if (!elements_aligned) return s;
+    s.aligned = aligned;
+    if (!aligned) return s;
     s.n = (s.n + 7) / 8 * 8;
     s.k = (s.k + 7) / 8 * 8;
     s.pad = s.pad / 4 * 8;

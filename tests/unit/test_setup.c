@@ -90,10 +90,9 @@ static int misaligned(const problem *p, int32_t g) {
 UTEST(setup, arrays_give_the_product) {
     rng r = rng_seed(7001);
     int64_t kinds[3] = {0, 0, 0}, problems = scaled(1500), elements = 0;
-    elements_aligned = 1;
     for (int64_t i = 0; i < problems; i++) {
         void *mark = guards_mark();
-        spec s = random_half_spec(&r, ops[i % 3], 20, 30);
+        spec s = random_half_spec(&r, ops[i % 3], 20, 30, 1);
         problem p;
         problem_make(&p, &s);
         problem_reference(&p);
@@ -113,7 +112,6 @@ UTEST(setup, arrays_give_the_product) {
         problem_release(&p);
         guards_release(mark);
     }
-    elements_aligned = 0;
     printf("setup: %ld problems, %ld elements, %ld groups by cuBLASLt, %ld empty sums\n", (long)problems, (long)elements, (long)kinds[0], (long)kinds[1]);
     ASSERT_GT(kinds[1], 0);
 }
@@ -124,7 +122,7 @@ UTEST(setup, misaligned_groups_show) {
     int64_t shown = 0, fine = 0;
     for (int64_t i = scaled(600); i > 0; i--) {
         void *mark = guards_mark();
-        spec s = random_half_spec(&r, ops[i % 3], 12, 20);
+        spec s = random_half_spec(&r, ops[i % 3], 12, 20, 0);
         problem p;
         problem_make(&p, &s);
         problem_reference(&p);
@@ -152,8 +150,7 @@ UTEST(setup, misaligned_groups_show) {
 UTEST(setup, what_is_kept_from_cublaslt) {
     int64_t m[4] = {-1, 0, 3, 8};
     void *mark = guards_mark();
-    spec s = {.op = TEGROUP_OP_WGRAD, .groups = 4, .m = m, .n = 8, .k = 16, .in = TEGROUP_DTYPE_BF16, .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_ONE};
-    elements_aligned = 1;
+    spec s = {.aligned = 1, .op = TEGROUP_OP_WGRAD, .groups = 4, .m = m, .n = 8, .k = 16, .in = TEGROUP_DTYPE_BF16, .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_ONE};
     for (int turn = 0; turn < 3; turn++) {
         problem p;
         s.c = turn == 1 ? C_ACCUMULATE : C_NONE;
@@ -178,7 +175,6 @@ UTEST(setup, what_is_kept_from_cublaslt) {
     ASSERT_EQ(24, entry(&at, TEGROUP_SETUP_C_LD, 2));
     ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_LD, 2));
     problem_release(&p);
-    elements_aligned = 0;
     guards_release(mark);
 }
 
