@@ -341,9 +341,9 @@ static void train(training *run)
         train_step(run);
         const int due = run->step * REPORTS / steps > report;
         if (due || terminal) average_losses(run);
+        if (due) report = run->step * REPORTS / steps;
         if (run->o->quiet) continue;
         if (due) run->held_out = held_out_loss(run, GLIMPSE, 0);
-        if (due) report = run->step * REPORTS / steps;
         if (terminal || due) print_progress(run, terminal ? "\r" : "\n");
     }
     if (terminal && !run->o->quiet) putchar('\n');
