@@ -520,7 +520,7 @@ static int compare_machines(const options *o, const configuration *gpu)
         if (step < AGREEING_STEPS || (step + 1) % 100 == 0)
             printf("step %lld: CPU %.5f GPU %.5f, difference %.3f%%\n", (long long)step + 1, run[0].losses[step],
                 run[1].losses[step], 100 * difference);
-        if (step < AGREEING_STEPS && !(difference <= worst)) worst = difference, worst_step = step;
+        if (step < AGREEING_STEPS && worst == worst && !(difference <= worst)) worst = difference, worst_step = step;
     }
     const double held_out = fabs(run[1].held_out / run[0].held_out - 1);
     const int agree = worst <= loss_tolerance && held_out <= held_out_tolerance;

@@ -96,7 +96,7 @@ static double worst_error(check *c, const checked_tensor *t, int *compared)
         const double analytic = t->grad[entry], numeric = finite_difference(c, t, entry);
         const double size = fmax(fmax(fabs(analytic), fabs(numeric)), floor);
         const double error = analytic == numeric ? 0 : fabs(analytic - numeric) / size;
-        if (!(error <= worst)) worst = error; /* a NaN is the worst of all */
+        if (worst == worst && !(error <= worst)) worst = error; /* a NaN is the worst of all */
         if (analytic != 0) ++*compared;
         entry = (entry + stride) % t->elements;
     }
