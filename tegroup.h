@@ -648,6 +648,8 @@ typedef struct tegroup_router_desc {
     tegroup_matrix counts;        /* out [1, experts], I64: assignments to each expert                           */
     double         balance_coefficient; /* 0 = no load-balancing loss                                            */
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
+    void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
@@ -673,6 +675,8 @@ typedef struct tegroup_permutation_desc {
     tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
+    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the
@@ -791,6 +795,11 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
+ * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
+TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -873,7 +882,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
 }
 
 /* Largest byte count that this machine can address. */
-static inline int64_t tegroup_impl_max_bytes(void) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 
@@ -1161,10 +1170,10 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 
 /* ==== [17] Layout arithmetic ==== */
 
-static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
+TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */
-static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
+TEGROUP_IMPL_HD void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
     int64_t end = tegroup_impl_align(
         tegroup_impl_add(
             (int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX : layout->total_bytes), bytes),
@@ -1213,7 +1222,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sort_extent(int32_t groups) {
     return extent;
 }
 
-static inline void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
+TEGROUP_IMPL_HD void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
     int64_t array = 8 * (int64_t)groups;
     tegroup_impl_layout_begin(layout);
     tegroup_impl_layout_add(layout, "header", (int64_t)sizeof(tegroup_snapshot_header));
@@ -1242,7 +1251,7 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
 }
 
 /* Where a snapshot's parts lie; the memory itself is not looked at. */
-static inline tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
     const int64_t *prefix;
@@ -1433,8 +1442,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
-                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable",
-                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
+                      tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
     TEGROUP_IMPL_RULE(ragged
                           || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(GROUP_STRIDE), "times shape.groups must be addressable",
@@ -1561,7 +1570,7 @@ static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const te
 }
 
 /* Plain matrices. */
-static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
@@ -1572,7 +1581,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 /* Rows that have elements: what a loop over a matrix runs through. */
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
-static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
@@ -1627,12 +1636,13 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot in host memory. */
+/* ... nor with a snapshot, whose extent is known in host memory alone. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_error *error) {
+                                                               const void *snapshot, tegroup_space space,
+                                                               tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
-    if (!snapshot) return TEGROUP_OK;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
@@ -1651,12 +1661,13 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_error *error) {
+                                                         tegroup_space space, tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
                       "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
     TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
@@ -1664,10 +1675,30 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return TEGROUP_OK;
 }
 
-/* Only host memory is served by this build. */
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_matrix *const *others, int32_t count,
+                                                                 tegroup_error *error) {
+    int32_t i;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* Without nvcc only host memory is served. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
+#if defined(TEGROUP_IMPL_CUDA)
+    (void)space;
+    (void)error;
+#else
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+#endif
     return TEGROUP_OK;
 }
 
@@ -2047,9 +2078,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-#if !defined(TEGROUP_IMPL_CUDA)
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#endif
 
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;
@@ -3625,12 +3654,39 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
 
 /* ==== [28] Formulas ==== */
 
-/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. exp is the
- * platform's: at most 1 ULP off in glibc and 2 in CUDA's device library, by their documentation. */
-TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) { return expf(x); }
+/* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
+ * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off and a reciprocal 1, whatever the flags
+ * (with --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and
+ * the hardware's power of two is at most 2 ULP off. */
+TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    float high, low, power;
+    x = x < -110.0f ? -110.0f : x > 110.0f ? 110.0f : x; /* beyond, 0 and infinity come out; NaN stays */
+    high = __fmul_rn(x, 1.442695021629333f);
+    low = __fmaf_rn(x, 1.442695021629333f, -high);
+    low = __fmaf_rn(x, 1.925963033500e-8f, low);
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(high));
+    return __fmul_rn(power, __fmaf_rn(low, 0.6931471805599453f, 1.0f));
+#else
+    return expf(x);
+#endif
+}
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
-TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) { return (float)1 / ((float)1 + tegroup_impl_exp_f32(-x)); }
+TEGROUP_IMPL_HD float tegroup_impl_reciprocal_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return 1.0f / x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_reciprocal_f64(double x) { return 1.0 / x; }
+
+TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
+    return tegroup_impl_reciprocal_f32((float)1 + tegroup_impl_exp_f32(-x));
+}
 
 TEGROUP_IMPL_HD float tegroup_impl_swiglu_f32(float gate, float up) {
     return gate * tegroup_impl_sigmoid_f32(gate) * up;
@@ -3643,12 +3699,19 @@ TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f32(float gate, float up, float gr
     *grad_up = grad * gate * s;
 }
 
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot, float chosen, int32_t normalize) {
+    return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
+}
+
 /* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
 
-TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return (double)1 / ((double)1 + tegroup_impl_exp_f64(-x)); }
+TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) {
+    return tegroup_impl_reciprocal_f64((double)1 + tegroup_impl_exp_f64(-x));
+}
 
 TEGROUP_IMPL_HD double tegroup_impl_swiglu_f64(double gate, double up) {
     return gate * tegroup_impl_sigmoid_f64(gate) * up;
@@ -3661,12 +3724,24 @@ TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f64(double gate, double up, double
     *grad_up = grad * gate * s;
 }
 
+/* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
+TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
+    return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
+}
+
 /* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
 
 /* ==== [29] Activations ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                   struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
@@ -3796,8 +3871,12 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
@@ -3852,10 +3931,15 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
                                               "must not overlap grad_input", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, error));
+    if (desc->snapshot)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, error));
+        tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
@@ -3868,6 +3952,20 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
 }
 
 /* ==== [30] Router ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
+    double tokens = (double)desc->probabilities.rows;
+    return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+           / (tokens * tokens * desc->k);
+}
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
@@ -3906,12 +4004,8 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
     const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
-    double tokens = (double)desc->probabilities.rows;
-    float per_count = 0, chosen = 0, dot = 0, mean = 0;
+    float per_count = balanced ? (float)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
-    if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (float)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
-                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -3919,7 +4013,7 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
             float grad = balanced ? per_count * (float)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
-                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                    grad += tegroup_impl_choice_grad_f32(grad_weights[j], dot, chosen, desc->normalize);
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f32(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -3962,12 +4056,8 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
     const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
-    double tokens = (double)desc->probabilities.rows;
-    double per_count = 0, chosen = 0, dot = 0, mean = 0;
+    double per_count = balanced ? (double)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
-    if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (double)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
-                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -3975,7 +4065,7 @@ static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backwar
             double grad = balanced ? per_count * (double)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
-                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                    grad += tegroup_impl_choice_grad_f64(grad_weights[j], dot, chosen, desc->normalize);
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f64(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -3992,6 +4082,22 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
+/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
+#define TEGROUP_IMPL_ROUTER_RUNS 64
+
+TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
+                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+        tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
@@ -3999,7 +4105,9 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+    const tegroup_matrix *operands[6];
     tegroup_matrix loss_memory;
+    tegroup_layout layout;
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
@@ -4053,7 +4161,19 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
+    operands[0] = &desc->logits;
+    operands[1] = &desc->probabilities;
+    operands[2] = &desc->weights;
+    operands[3] = &desc->indices;
+    operands[4] = &desc->counts;
+    operands[5] = &loss_memory;
+    TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
+#endif
 
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
@@ -4114,6 +4234,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
+#endif
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
@@ -4129,6 +4252,17 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 }
 
 /* ==== [31] Permute and combine ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
@@ -4243,21 +4377,57 @@ static inline double tegroup_impl_dot_row_f64(const tegroup_matrix *a, int64_t i
     return sum;
 }
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
-    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    tegroup_snapshot_view view;
-    int64_t tokens, k, t, j, row, *slots;
-    int32_t g;
-    (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
+static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
+    return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
+}
+
+static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
+                                                      tegroup_error *error) {
+    int64_t runs;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->indices.rows);
+    TEGROUP_IMPL_RULE(desc->indices.cols >= 0 && desc->indices.cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "indices.cols",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->indices.cols);
+    runs = tegroup_impl_ceil_div(tegroup_impl_mul(desc->indices.rows, desc->indices.cols),
+                                 tegroup_impl_permutation_run(desc->shape.groups));
+    TEGROUP_IMPL_RULE(
+        desc->space != TEGROUP_SPACE_DEVICE
+            || tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups) <= tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT,
+        ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
+        tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+    const tegroup_matrix *operands[3];
+    tegroup_snapshot_view view;
+    tegroup_layout layout;
+    int64_t tokens, k, t, j, row, *slots;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
@@ -4273,12 +4443,22 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                               "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
+    operands[0] = &desc->indices;
+    operands[1] = &desc->row_of_slot;
+    operands[2] = &desc->slot_of_row;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot, error));
+        tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot,
+                                                       desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -4335,6 +4515,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
@@ -4375,6 +4558,9 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
@@ -4432,6 +4618,9 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
                                               "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)

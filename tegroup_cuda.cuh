@@ -11,10 +11,14 @@
  *   [1] Guards and version
  *   [2] Launching
  *   [3] Prepare kernel
- *   [4] GPU calls
- *   [5] Portable GEMM kernels
- *   [6] Portable GEMM: plan and launch
- *   [7] GPU backends: plan and run
+ *   [4] Rows on the GPU
+ *   [5] Activation kernels
+ *   [6] Router kernels
+ *   [7] Permute and combine kernels
+ *   [8] GPU calls
+ *   [9] Portable GEMM kernels
+ *   [10] Portable GEMM: plan and launch
+ *   [11] GPU backends: plan and run
  */
 
 /* ==== [1] Guards and version ==== */
@@ -231,7 +235,1162 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
 }
 
-/* ==== [4] GPU calls ==== */
+/* ==== [4] Rows on the GPU ==== */
+
+/* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
+ * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
+ * of its threads has several loads under way. */
+enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE(0), TEGROUP_IMPL_ROWS_THREADS = 256 };
+
+static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
+#if __CUDA_ARCH__ >= 530
+    float x;
+    if (bf16) return __uint_as_float(word << 16);
+    asm("{.reg .f16 h; mov.b32 {h, _}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(word));
+    return x;
+#else
+    return bf16 ? tegroup_impl_f32_of_bf16((uint16_t)word) : tegroup_impl_f32_of_f16((uint16_t)word);
+#endif
+}
+
+static __device__ __forceinline__ float tegroup_impl_high_half(uint32_t word, bool bf16) {
+    return bf16 ? __uint_as_float(word & 0xffff0000u) : tegroup_impl_low_half(word >> 16, false);
+}
+
+/* What arithmetic gives is rounded by the hardware to the very bits that the conversions of the C part give: its NaN is the
+ * quiet one with all bits set. */
+static __device__ __forceinline__ uint32_t tegroup_impl_two_halves(float low, float high, bool bf16) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t word;
+    if (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+#else
+    return bf16 ? (uint32_t)tegroup_impl_bf16_of_f32(low) | (uint32_t)tegroup_impl_bf16_of_f32(high) << 16
+                : (uint32_t)tegroup_impl_f16_of_f32(low) | (uint32_t)tegroup_impl_f16_of_f32(high) << 16;
+#endif
+}
+
+template <int DTYPE> struct tegroup_impl_vectors {
+    typedef float real;
+    typedef uint4 raw;
+    enum { lanes = DTYPE == TEGROUP_DTYPE_F32 ? 4 : 8, bytes = 16 / lanes };
+    static __device__ __forceinline__ char *row(const tegroup_matrix &m, int64_t row) {
+        return (char *)m.data + row * m.ld * bytes;
+    }
+    static __device__ __forceinline__ raw load(const tegroup_matrix &, const char *row, int64_t step) {
+        return ((const raw *)row)[step];
+    }
+    static __device__ __forceinline__ void store(const tegroup_matrix &, char *row, int64_t step, raw x) {
+        ((raw *)row)[step] = x;
+    }
+    static __device__ __forceinline__ void unpack(raw v, real *x) {
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (DTYPE == TEGROUP_DTYPE_F32) {
+                x[i] = __uint_as_float(word[i]);
+            } else {
+                x[2 * i] = tegroup_impl_low_half(word[i], DTYPE == TEGROUP_DTYPE_BF16);
+                x[2 * i + 1] = tegroup_impl_high_half(word[i], DTYPE == TEGROUP_DTYPE_BF16);
+            }
+        }
+    }
+    static __device__ __forceinline__ raw pack(const real *x) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = DTYPE == TEGROUP_DTYPE_F32
+                          ? __float_as_uint(x[i])
+                          : tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], DTYPE == TEGROUP_DTYPE_BF16);
+        return make_uint4(word[0], word[1], word[2], word[3]);
+    }
+};
+
+/* One element of any type; no inlining, for what calls them is never fast, and should at least be small. */
+static __device__ __noinline__ float tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, float) {
+    return tegroup_impl_load_f32(dtype, data, i);
+}
+static __device__ __noinline__ double tegroup_impl_load_as(tegroup_dtype dtype, const void *data, int64_t i, double) {
+    return tegroup_impl_load_f64(dtype, data, i);
+}
+static __device__ __noinline__ void tegroup_impl_store_as(tegroup_dtype dtype, void *data, int64_t i, float x) {
+    tegroup_impl_store_f32(dtype, data, i, x);
+}
+static __device__ __noinline__ void tegroup_impl_store_as(tegroup_dtype dtype, void *data, int64_t i, double x) {
+    tegroup_impl_store_f64(dtype, data, i, x);
+}
+
+template <typename REAL> struct tegroup_impl_scalars {
+    typedef REAL real;
+    typedef REAL raw;
+    enum { lanes = 1 };
+    static __device__ __forceinline__ char *row(const tegroup_matrix &m, int64_t row) {
+        return tegroup_impl_matrix_row(&m, row);
+    }
+    static __device__ __forceinline__ raw load(const tegroup_matrix &m, const char *row, int64_t step) {
+        return tegroup_impl_load_as(m.dtype, row, step, raw());
+    }
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, char *row, int64_t step, raw x) {
+        tegroup_impl_store_as(m.dtype, row, step, x);
+    }
+    static __device__ __forceinline__ void unpack(raw v, real *x) { x[0] = v; }
+    static __device__ __forceinline__ raw pack(const real *x) { return x[0]; }
+};
+
+/* Matrices of weights, scales and their gradients are F32 or F64. An absent one is full of ones. */
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_weight(const tegroup_matrix &m, int64_t row, int64_t col) {
+    const int64_t at = row * m.ld + col;
+    return m.dtype == TEGROUP_DTYPE_UNSET ? (REAL)1
+           : m.dtype == TEGROUP_DTYPE_F32 ? (REAL)((const float *)m.data)[at]
+                                          : (REAL)((const double *)m.data)[at];
+}
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_set_weight(const tegroup_matrix &m, int64_t row, int64_t col,
+                                                               REAL x) {
+    const int64_t at = row * m.ld + col;
+    if (m.dtype == TEGROUP_DTYPE_F32) ((float *)m.data)[at] = (float)x;
+    else ((double *)m.data)[at] = (double)x;
+}
+
+/* The rows that groups own, in units of a few rows of one group; without a snapshot, all rows. What the snapshot says is
+ * bounded by the matrix, and a buffer that is no snapshot for it has no rows. */
+struct tegroup_impl_units {
+    const int64_t *start, *rows, *prefix;
+    int64_t capacity, count;
+    int32_t groups;
+
+    __device__ tegroup_impl_units(const void *snapshot, int64_t matrix_rows)
+        : start(NULL), rows(NULL), prefix(NULL), capacity(matrix_rows),
+          count(tegroup_impl_ceil_div(matrix_rows, TEGROUP_IMPL_ROWS_UNIT)), groups(0) {
+        const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+        if (!header) return;
+        if (header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups >= 0 && header->groups <= TEGROUP_MAX_GROUPS
+            && header->capacity_rows <= matrix_rows) {
+            const tegroup_snapshot_view view = tegroup_impl_snapshot_view(snapshot, header->groups, 0);
+            groups = header->groups;
+            start = view.start;
+            rows = view.rows;
+            prefix = view.prefix[0];
+        }
+        count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
+    }
+
+    /* Rows of a unit, and the first of them. */
+    __device__ int32_t at(int64_t unit, int64_t *first) const {
+        int64_t room = capacity - unit * TEGROUP_IMPL_ROWS_UNIT;
+        *first = unit * TEGROUP_IMPL_ROWS_UNIT;
+        if (prefix) {
+            int32_t g = 0, above = groups;
+            while (above - g > 1) {
+                const int32_t middle = (g + above) / 2;
+                if (prefix[middle] <= unit) g = middle;
+                else above = middle;
+            }
+            const int64_t skipped = (unit - prefix[g]) * TEGROUP_IMPL_ROWS_UNIT;
+            *first = start[g] + skipped;
+            if (skipped < 0 || *first < 0) return 0;
+            room = tegroup_impl_min(rows[g] - skipped, capacity - *first);
+        }
+        return (int32_t)tegroup_impl_clamp(room, 0, TEGROUP_IMPL_ROWS_UNIT);
+    }
+};
+
+/* The sums of a block's threads, one for each row of a unit: row r's is returned to thread r. The order is fixed. */
+template <typename REAL> static __device__ REAL tegroup_impl_block_sums(REAL (&sum)[TEGROUP_IMPL_ROWS_UNIT]) {
+    __shared__ REAL part[TEGROUP_IMPL_ROWS_THREADS / 32][TEGROUP_IMPL_ROWS_UNIT];
+    const int32_t thread = (int32_t)threadIdx.x, warps = (int32_t)blockDim.x / 32;
+    REAL total = 0;
+#pragma unroll
+    for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++)
+        for (int step = 16; step > 0; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
+    __syncthreads(); /* the last unit's parts are read */
+    if (thread % 32 == 0)
+        for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) part[thread / 32][r] = sum[r];
+    __syncthreads();
+    if (thread < TEGROUP_IMPL_ROWS_UNIT)
+        for (int32_t w = 0; w < warps; w++) total += part[w][thread];
+    return total;
+}
+
+/* A matrix with its leading dimension spelt out. */
+static inline tegroup_matrix tegroup_impl_cuda_matrix(const tegroup_matrix *m) {
+    tegroup_matrix spelt = *m;
+    spelt.ld = tegroup_impl_matrix_ld(m);
+    return spelt;
+}
+
+/* The access that fits rows of `width` elements in every matrix given: the type of the vectors; else F64, scalars in double,
+ * when the first is of that type; else UNSET, scalars in float. */
+static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const *matrices, int32_t count,
+                                                     int64_t width) {
+    const tegroup_dtype dtype = matrices[0]->dtype;
+    const int64_t bytes = tegroup_impl_bits(dtype) / 8;
+    int32_t i;
+    if (dtype == TEGROUP_DTYPE_F64) return dtype;
+    for (i = 0; i < count; i++) {
+        const tegroup_matrix *m = matrices[i];
+        if (m->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (m->dtype != dtype || !tegroup_impl_aligned(m->data, 16) || tegroup_impl_matrix_ld(m) * bytes % 16 != 0
+            || width * bytes % 16 != 0)
+            return TEGROUP_DTYPE_UNSET;
+    }
+    return dtype;
+}
+
+/* LAUNCH(access, elements a step) for the access chosen above. */
+#define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
+    switch (chosen) {                                                                                                  \
+    case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \
+    case TEGROUP_DTYPE_F16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_F16>) break;                                     \
+    case TEGROUP_DTYPE_F32: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_F32>) break;                                     \
+    case TEGROUP_DTYPE_F64: LAUNCH(tegroup_impl_scalars<double>) break;                                                \
+    default: LAUNCH(tegroup_impl_scalars<float>) break;                                                                \
+    }
+
+/* Blocks of a launch whose kernel strides over `units` of work: enough for several rounds on every multiprocessor. */
+static inline tegroup_status tegroup_impl_cuda_blocks(int64_t units, int32_t each, unsigned *blocks,
+                                                      tegroup_error *error) {
+    int device = 0, multiprocessors = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+    *blocks = (unsigned)tegroup_impl_clamp(units, 1, (int64_t)each * multiprocessors);
+    return TEGROUP_OK;
+}
+
+/* Launch over units of rows, a thread to a step of `lanes` elements. */
+template <typename DESC>
+static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), const DESC *desc, int64_t width,
+                                                    int32_t lanes, int64_t units, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    unsigned blocks;
+    const unsigned threads =
+        (unsigned)tegroup_impl_clamp(tegroup_impl_align(width / lanes, 32), 64, TEGROUP_IMPL_ROWS_THREADS);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(units, 32, &blocks, error));
+    kernel<<<blocks, threads, 0, stream>>>(*desc);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+}
+
+/* ==== [5] Activation kernels ==== */
+
+static __device__ __forceinline__ float tegroup_impl_swiglu(float gate, float up) {
+    return tegroup_impl_swiglu_f32(gate, up);
+}
+static __device__ __forceinline__ double tegroup_impl_swiglu(double gate, double up) {
+    return tegroup_impl_swiglu_f64(gate, up);
+}
+static __device__ __forceinline__ void tegroup_impl_swiglu_grad(float gate, float up, float grad, float *grad_gate,
+                                                                float *grad_up) {
+    tegroup_impl_swiglu_grad_f32(gate, up, grad, grad_gate, grad_up);
+}
+static __device__ __forceinline__ void tegroup_impl_swiglu_grad(double gate, double up, double grad, double *grad_gate,
+                                                                double *grad_up) {
+    tegroup_impl_swiglu_grad_f64(gate, up, grad, grad_gate, grad_up);
+}
+
+/* Two steps of a gated row, in the order in which they lie there: halves hold gates in the one and ups in the other,
+ * interleaved ones pairs. */
+template <bool INTERLEAVED> struct tegroup_impl_gated {
+    static __device__ __forceinline__ int64_t step(int64_t c, int64_t steps, int half) {
+        return INTERLEAVED ? 2 * c + half : c + half * steps;
+    }
+    static __device__ __forceinline__ int gate(int, int i) { return INTERLEAVED ? 2 * i : i; }
+    static __device__ __forceinline__ int up(int lanes, int i) { return INTERLEAVED ? 2 * i + 1 : lanes + i; }
+};
+
+template <typename ACCESS, bool INTERLEAVED>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
+    typedef typename ACCESS::real real;
+    typedef tegroup_impl_gated<INTERLEAVED> gated;
+    const int lanes = ACCESS::lanes;
+    const tegroup_impl_units units(desc.snapshot, desc.output.rows);
+    const int64_t steps = desc.output.cols / lanes;
+    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
+        int64_t first;
+        const int32_t rows = units.at(unit, &first);
+        if (rows == 0) continue;
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT][2];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) { /* past the unit's rows its last one, read again */
+                const char *from = ACCESS::row(desc.input, first + tegroup_impl_min(r, rows - 1));
+                x[r][0] = ACCESS::load(desc.input, from, gated::step(c, steps, 0));
+                x[r][1] = ACCESS::load(desc.input, from, gated::step(c, steps, 1));
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (r >= rows) break;
+                const real scale = tegroup_impl_weight<real>(desc.row_scale, first + r, 0);
+                real both[2 * lanes], y[lanes];
+                ACCESS::unpack(x[r][0], both);
+                ACCESS::unpack(x[r][1], both + lanes);
+#pragma unroll
+                for (int i = 0; i < lanes; i++)
+                    y[i] = scale * tegroup_impl_swiglu(both[gated::gate(lanes, i)], both[gated::up(lanes, i)]);
+                ACCESS::store(desc.output, ACCESS::row(desc.output, first + r), c, ACCESS::pack(y));
+            }
+        }
+    }
+}
+
+/* A thread reads a step of every operand before it writes there, so grad_input may be input. */
+template <typename ACCESS, bool INTERLEAVED>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 3)
+    tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
+    typedef typename ACCESS::real real;
+    typedef tegroup_impl_gated<INTERLEAVED> gated;
+    const int lanes = ACCESS::lanes;
+    const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
+    const int64_t steps = desc.grad_output.cols / lanes;
+    const bool wants_sum = desc.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
+        int64_t first;
+        const int32_t rows = units.at(unit, &first);
+        real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
+        if (rows == 0) continue;
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT][2], dy[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                const int64_t row = first + tegroup_impl_min(r, rows - 1);
+                const char *from = ACCESS::row(desc.input, row);
+                x[r][0] = ACCESS::load(desc.input, from, gated::step(c, steps, 0));
+                x[r][1] = ACCESS::load(desc.input, from, gated::step(c, steps, 1));
+                dy[r] = ACCESS::load(desc.grad_output, ACCESS::row(desc.grad_output, row), c);
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (r >= rows) break;
+                const real scale = tegroup_impl_weight<real>(desc.row_scale, first + r, 0);
+                real both[2 * lanes], grad[lanes], out[2 * lanes];
+                ACCESS::unpack(x[r][0], both);
+                ACCESS::unpack(x[r][1], both + lanes);
+                ACCESS::unpack(dy[r], grad);
+#pragma unroll
+                for (int i = 0; i < lanes; i++) {
+                    const int g = gated::gate(lanes, i), u = gated::up(lanes, i);
+                    if (wants_sum) sum[r] = fma(grad[i], tegroup_impl_swiglu(both[g], both[u]), sum[r]);
+                    tegroup_impl_swiglu_grad(both[g], both[u], scale * grad[i], &out[g], &out[u]);
+                }
+                char *to = ACCESS::row(desc.grad_input, first + r);
+                ACCESS::store(desc.grad_input, to, gated::step(c, steps, 0), ACCESS::pack(out));
+                ACCESS::store(desc.grad_input, to, gated::step(c, steps, 1), ACCESS::pack(out + lanes));
+            }
+        }
+        if (wants_sum) {
+            const real total = tegroup_impl_block_sums(sum);
+            if ((int32_t)threadIdx.x < rows)
+                tegroup_impl_set_weight(desc.grad_row_scale, first + threadIdx.x, 0, total);
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
+    const int64_t width = desc->output.cols;
+    tegroup_activation_desc d = *desc;
+    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
+    d.input = tegroup_impl_cuda_matrix(&desc->input);
+    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    d.output = tegroup_impl_cuda_matrix(&desc->output);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
+                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
+                                  &d, width, __VA_ARGS__::lanes,                                                       \
+                                  tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                   struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->input, &desc->grad_output, &desc->grad_input};
+    const int64_t width = desc->grad_output.cols;
+    tegroup_activation_backward_desc d = *desc;
+    if (desc->grad_output.rows == 0 || (width == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET))
+        return TEGROUP_OK;
+    d.input = tegroup_impl_cuda_matrix(&desc->input);
+    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    d.grad_output = tegroup_impl_cuda_matrix(&desc->grad_output);
+    d.grad_input = tegroup_impl_cuda_matrix(&desc->grad_input);
+    d.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_grad_kernel<__VA_ARGS__, true>           \
+                                                    : tegroup_impl_activation_grad_kernel<__VA_ARGS__, false>,         \
+                                  &d, width, __VA_ARGS__::lanes,                                                       \
+                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream,       \
+                                  error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+/* ==== [6] Router kernels ==== */
+
+/* A token's experts, in quads, are spread over a few lanes of a warp: quad q belongs to lane q % LANES, which keeps the
+ * largest probability of each of its quads in a register. To choose, the lanes agree on the largest of all, and only the lane
+ * that has it looks into the quad, which lies in shared memory. */
+enum { TEGROUP_IMPL_ROUTER_SHARED = 48 * 1024, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
+
+template <typename REAL> struct tegroup_impl_quad { REAL x[4]; };
+
+template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegroup_impl_lanes_max(REAL x) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        const REAL other = __shfl_xor_sync(0xffffffffu, x, step);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegroup_impl_lanes_sum(REAL x) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ float tegroup_impl_exp(float x) { return tegroup_impl_exp_f32(x); }
+static __device__ __forceinline__ double tegroup_impl_exp(double x) { return tegroup_impl_exp_f64(x); }
+static __device__ __forceinline__ float tegroup_impl_choice_grad(float g, float dot, float chosen, int32_t normalize) {
+    return tegroup_impl_choice_grad_f32(g, dot, chosen, normalize);
+}
+static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, double dot, double chosen,
+                                                                  int32_t normalize) {
+    return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
+}
+
+/* Four elements of a row from element e; past `count` the value `rest`. quads: rows allow loads of four elements. */
+template <typename REAL>
+static __device__ __forceinline__ tegroup_impl_quad<REAL> tegroup_impl_load_quad(const tegroup_matrix &m,
+                                                                                 const char *row, int32_t e,
+                                                                                 int32_t count, REAL rest, bool quads) {
+    tegroup_impl_quad<REAL> v;
+    if (quads && m.dtype == TEGROUP_DTYPE_F32) {
+        const float4 f = ((const float4 *)row)[e / 4];
+        v.x[0] = (REAL)f.x;
+        v.x[1] = (REAL)f.y;
+        v.x[2] = (REAL)f.z;
+        v.x[3] = (REAL)f.w;
+    } else if (quads && m.dtype != TEGROUP_DTYPE_F64) {
+        const uint2 h = ((const uint2 *)row)[e / 4];
+        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+        v.x[0] = (REAL)tegroup_impl_low_half(h.x, bf16);
+        v.x[1] = (REAL)tegroup_impl_high_half(h.x, bf16);
+        v.x[2] = (REAL)tegroup_impl_low_half(h.y, bf16);
+        v.x[3] = (REAL)tegroup_impl_high_half(h.y, bf16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v.x[i] = e + i < count ? tegroup_impl_load_as(m.dtype, row, e + i, REAL()) : rest;
+    }
+    return v;
+}
+
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_store_quad(const tegroup_matrix &m, char *row, int32_t e,
+                                                               int32_t count, const tegroup_impl_quad<REAL> &v,
+                                                               bool quads) {
+    if (quads && m.dtype == TEGROUP_DTYPE_F32) {
+        ((float4 *)row)[e / 4] = make_float4((float)v.x[0], (float)v.x[1], (float)v.x[2], (float)v.x[3]);
+    } else if (quads && m.dtype != TEGROUP_DTYPE_F64 && sizeof(REAL) == 4) { /* a double is not to be rounded twice */
+        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+        ((uint2 *)row)[e / 4] = make_uint2(tegroup_impl_two_halves((float)v.x[0], (float)v.x[1], bf16),
+                                           tegroup_impl_two_halves((float)v.x[2], (float)v.x[3], bf16));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (e + i < count) tegroup_impl_store_as(m.dtype, row, e + i, v.x[i]);
+    }
+}
+
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_quad<REAL> &v) {
+    const REAL low = v.x[0] > v.x[1] ? v.x[0] : v.x[1], high = v.x[2] > v.x[3] ? v.x[2] : v.x[3];
+    return low > high ? low : high;
+}
+
+/* What both router kernels are given besides the descriptor. */
+typedef struct tegroup_impl_router_way {
+    double per_count;                       /* backward: see tegroup_impl_router_per_count                    */
+    int32_t in_quads, out_quads, histogram; /* histogram: assignments are counted a block at a time */
+    int32_t experts_room, k_room;           /* rounded up to quads                                  */
+} tegroup_impl_router_way;
+
+static __device__ __forceinline__ char *tegroup_impl_router_memory() {
+    extern __shared__ uint4 tegroup_impl_router_shared[];
+    return (char *)tegroup_impl_router_shared;
+}
+
+template <typename REAL, int LANES, int QUADS>
+static __global__ void __launch_bounds__(256, sizeof(REAL) == 8 ? 1
+                                              : QUADS < 32      ? 4
+                                                                : 2)
+    tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
+                               const __grid_constant__ tegroup_impl_router_way way) {
+    typedef tegroup_impl_quad<REAL> quad;
+    const int batch = QUADS < 8 ? QUADS : 8; /* quads that a lane loads before it looks at them */
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % LANES,
+                  place = (int32_t)threadIdx.x / LANES, places = (int32_t)blockDim.x / LANES;
+    const int64_t tokens = desc.logits.rows;
+    uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
+    char *mine = tegroup_impl_router_memory() + (way.histogram ? 4 * way.experts_room : 0)
+                 + place * (way.experts_room * (int32_t)sizeof(REAL) + way.k_room * (int32_t)(sizeof(REAL) + 4));
+    quad *row = (quad *)mine;
+    REAL *value = (REAL *)(row + way.experts_room / 4);
+    int32_t *index = (int32_t *)(value + way.k_room);
+    const REAL none = -(REAL)INFINITY;
+
+    if (way.histogram) {
+        for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
+        __syncthreads();
+    }
+    for (int64_t base = (int64_t)blockIdx.x * places; base < tokens; base += (int64_t)gridDim.x * places) {
+        const bool live = base + place < tokens; /* lanes without a token repeat the last one and write nothing */
+        const int64_t token = live ? base + place : tokens - 1;
+        const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
+        char *probabilities = tegroup_impl_matrix_row(&desc.probabilities, token);
+        REAL largest = none, sum = 0, chosen = 0, best[QUADS];
+#pragma unroll
+        for (int q0 = 0; q0 < QUADS; q0 += batch) {
+            quad v[batch];
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int32_t q = (q0 + b) * LANES + lane;
+                if (4 * q < experts)
+                    v[b] = tegroup_impl_load_quad(desc.logits, logits, 4 * q, experts, none, way.in_quads);
+            }
+#pragma unroll
+            for (int b = 0; b < batch; b++) {
+                const int32_t q = (q0 + b) * LANES + lane;
+                if (4 * q >= experts) continue;
+                row[q] = v[b];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (v[b].x[i] > largest) largest = v[b].x[i];
+            }
+        }
+        largest = tegroup_impl_lanes_max<REAL, LANES>(largest);
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = j * LANES + lane;
+            if (4 * q >= experts) continue;
+            quad v = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                v.x[i] = tegroup_impl_exp(v.x[i] - largest);
+                if (4 * q + i < experts) sum += v.x[i];
+            }
+            row[q] = v;
+        }
+        sum = tegroup_impl_lanes_sum<REAL, LANES>(sum);
+        /* A logit that is no number or infinite makes every probability NaN; the first k experts are then chosen. */
+        const bool odd = sum != sum;
+        const REAL scale = (REAL)1 / sum;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = j * LANES + lane;
+            best[j] = -2;
+            if (4 * q >= experts) continue;
+            quad v = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] *= scale;
+            if (live) tegroup_impl_store_quad(desc.probabilities, probabilities, 4 * q, experts, v, way.out_quads);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] = 4 * q + i >= experts ? (REAL)-1 : odd ? (REAL)0 : v.x[i];
+            row[q] = v;
+            best[j] = tegroup_impl_quad_max(v);
+        }
+        for (int32_t j = 0; j < k; j++) {
+            REAL most = best[0];
+            int32_t my_quad = INT32_MAX, quad_taken;
+#pragma unroll
+            for (int i = 1; i < QUADS; i++) most = best[i] > most ? best[i] : most;
+            most = tegroup_impl_lanes_max<REAL, LANES>(most);
+#pragma unroll
+            for (int i = QUADS - 1; i >= 0; i--)
+                if (best[i] == most) my_quad = i * LANES + lane;
+            quad_taken = my_quad;
+#pragma unroll
+            for (int step = LANES / 2; step > 0; step /= 2) /* of equals the lowest quad, and in it the lowest expert */
+                quad_taken = min(quad_taken, __shfl_xor_sync(0xffffffffu, quad_taken, step));
+            chosen += most;
+            if (my_quad == quad_taken) {
+                quad v = row[quad_taken];
+                int32_t at = 3;
+#pragma unroll
+                for (int i = 2; i >= 0; i--)
+                    if (v.x[i] == most) at = i;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (i == at) v.x[i] = -1;
+                row[quad_taken] = v;
+                const REAL next = tegroup_impl_quad_max(v);
+#pragma unroll
+                for (int i = 0; i < QUADS; i++)
+                    if (i * LANES + lane == quad_taken) best[i] = next;
+                value[j] = most;
+                index[j] = 4 * quad_taken + at;
+                if (live && way.histogram) atomicAdd(&histogram[index[j]], 1u);
+                if (live && !way.histogram)
+                    atomicAdd((unsigned long long *)desc.counts.data + 4 * quad_taken + at, 1ull);
+            }
+            __syncwarp();
+        }
+        for (int32_t j = lane; j < k && live; j += LANES) {
+            const REAL weight = odd ? sum : desc.normalize ? value[j] / chosen : value[j];
+            tegroup_impl_set_weight(desc.weights, token, j, weight);
+            ((int32_t *)desc.indices.data)[token * desc.indices.ld + j] = index[j];
+        }
+        __syncwarp();
+    }
+    if (way.histogram) {
+        __syncthreads();
+        for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x)
+            if (histogram[e] != 0)
+                atomicAdd((unsigned long long *)desc.counts.data + e, (unsigned long long)histogram[e]);
+    }
+}
+
+/* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
+    __shared__ double part[8][32];
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32,
+                  e = (int32_t)blockIdx.x * 32 + lane;
+    const int64_t tokens = desc.probabilities.rows, each = tegroup_impl_ceil_div(tokens, TEGROUP_IMPL_ROUTER_RUNS),
+                  first = (int64_t)blockIdx.y * each, last = tegroup_impl_min(tokens, first + each);
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t t = first + warp; t < last; t += 8)
+        if (e < desc.experts) sum += tegroup_impl_weight<double>(desc.probabilities, t, e);
+    part[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || e >= desc.experts) return;
+    sum = 0;
+    for (int32_t w = 0; w < 8; w++) sum += part[w][lane];
+    ((double *)desc.workspace)[(int64_t)blockIdx.y * desc.experts + e] = sum;
+}
+
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_router_loss_kernel(const __grid_constant__ tegroup_router_desc desc) {
+    __shared__ double part[1024];
+    const int32_t thread = (int32_t)threadIdx.x;
+    const double tokens = (double)desc.probabilities.rows, *sums = (const double *)desc.workspace;
+    double loss = 0;
+    for (int32_t e = thread; e < desc.experts && tokens > 0; e += 1024) {
+        double mean = 0;
+#pragma unroll 16
+        for (int32_t run = 0; run < TEGROUP_IMPL_ROUTER_RUNS; run++) mean += sums[(int64_t)run * desc.experts + e];
+        loss += (double)((const int64_t *)desc.counts.data)[e] / (tokens * desc.k) * (mean / tokens);
+    }
+    part[thread] = loss;
+    for (int32_t step = 512; step > 0; step /= 2) {
+        __syncthreads();
+        if (thread < step) part[thread] += part[thread + step];
+    }
+    if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
+}
+
+/* A warp to a token, whose gradient by expert is put together in shared memory. */
+template <typename REAL>
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_router_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc,
+                                    const __grid_constant__ tegroup_impl_router_way way) {
+    typedef tegroup_impl_quad<REAL> quad;
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32,
+                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    quad *row = (quad *)(void *)tegroup_impl_router_memory() + warp * (way.experts_room / 4);
+    REAL *grad = (REAL *)row;
+    const REAL per_count = (REAL)way.per_count;
+    const bool balanced = desc.balance_coefficient != 0;
+    for (int64_t token = (int64_t)blockIdx.x * warps + warp; token < desc.probabilities.rows;
+         token += (int64_t)gridDim.x * warps) {
+        const char *probabilities = tegroup_impl_matrix_row(&desc.probabilities, token);
+        const int32_t *indices = (const int32_t *)desc.indices.data + token * desc.indices.ld;
+        const REAL *grad_weights = (const REAL *)desc.grad_weights.data + token * desc.grad_weights.ld;
+        REAL chosen = 0, dot = 0, mean = 0;
+        for (int32_t q = lane; 4 * q < experts; q += 32) {
+            quad v;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v.x[i] = balanced && 4 * q + i < experts
+                             ? per_count * (REAL)((const int64_t *)desc.counts.data)[4 * q + i]
+                             : (REAL)0;
+            row[q] = v;
+        }
+        for (int32_t j = lane; j < k; j += 32) { /* an index that is no expert's is nobody's */
+            const int32_t e = indices[j];
+            const REAL p = e >= 0 && e < experts ? ((const REAL *)probabilities)[e] : (REAL)0;
+            chosen += p;
+            dot += e >= 0 && e < experts ? grad_weights[j] * p : (REAL)0;
+        }
+        chosen = tegroup_impl_lanes_sum<REAL, 32>(chosen);
+        dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
+        __syncwarp();
+        for (int32_t base = 0; base < k; base += 32) {
+            const int32_t j = base + lane, e = j < k ? indices[j] : -1;
+            const bool present = e >= 0 && e < experts;
+            const REAL add = present ? tegroup_impl_choice_grad(grad_weights[j], dot, chosen, desc.normalize) : (REAL)0;
+            const uint32_t same = __match_any_sync(0xffffffffu, present ? e : -1);
+            const int32_t turn = __popc(same & ((1u << lane) - 1)); /* of slots with one expert each adds in its turn */
+            for (int32_t now = 0; __any_sync(0xffffffffu, present && turn >= now); now++) {
+                if (present && turn == now) grad[e] += add;
+                __syncwarp();
+            }
+        }
+        for (int32_t q = lane; 4 * q < experts; q += 32) {
+            const quad v = row[q], p = tegroup_impl_load_quad(desc.probabilities, probabilities, 4 * q, experts,
+                                                              (REAL)0, way.in_quads);
+#pragma unroll
+            for (int i = 0; i < 4; i++) mean = fma(p.x[i], v.x[i], mean);
+        }
+        mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
+        char *to = tegroup_impl_matrix_row(&desc.grad_logits, token);
+        for (int32_t q = lane; 4 * q < experts; q += 32) {
+            const quad p =
+                tegroup_impl_load_quad(desc.probabilities, probabilities, 4 * q, experts, (REAL)0, way.in_quads);
+            quad v = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] = p.x[i] * (v.x[i] - mean);
+            tegroup_impl_store_quad(desc.grad_logits, to, 4 * q, experts, v, way.out_quads);
+        }
+        __syncwarp();
+    }
+}
+
+/* May rows of a matrix of floats be read and written in fours? */
+static inline int tegroup_impl_cuda_quads(const tegroup_matrix *m) {
+    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
+    return m->dtype != TEGROUP_DTYPE_F64 && m->cols % 4 == 0 && tegroup_impl_matrix_ld(m) % 4 == 0
+           && tegroup_impl_aligned(m->data, (size_t)(4 * bytes));
+}
+
+static inline tegroup_impl_router_way tegroup_impl_cuda_router_way(const tegroup_matrix *in, const tegroup_matrix *out,
+                                                                   int32_t k) {
+    tegroup_impl_router_way way;
+    memset(&way, 0, sizeof way);
+    way.in_quads = tegroup_impl_cuda_quads(in);
+    way.out_quads = tegroup_impl_cuda_quads(out);
+    way.histogram = in->cols <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    way.experts_room = (int32_t)tegroup_impl_align(in->cols, 4);
+    way.k_room = (int32_t)tegroup_impl_align(k, 4);
+    return way;
+}
+
+/* One launch of `lanes` lanes a token, as many warps to a block as its shared memory holds. */
+template <typename DESC>
+static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
+                                                             const DESC *desc, const tegroup_impl_router_way *way,
+                                                             int64_t tokens, int32_t lanes, int64_t token_bytes,
+                                                             int64_t block_bytes, struct CUstream_st *stream,
+                                                             tegroup_error *error) {
+    const int64_t warp_bytes = 32 / lanes * token_bytes;
+    const int32_t warps = (int32_t)tegroup_impl_clamp((TEGROUP_IMPL_ROUTER_SHARED - block_bytes) / warp_bytes, 1, 8);
+    unsigned blocks;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(tokens, 32 / lanes * warps), 64 / warps, &blocks, error));
+    kernel<<<blocks, 32u * (unsigned)warps, (size_t)(block_bytes + warps * warp_bytes), stream>>>(*desc, *way);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    const int64_t tokens = desc->logits.rows;
+    const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
+    const tegroup_impl_router_way way = tegroup_impl_cuda_router_way(&desc->logits, &desc->probabilities, desc->k);
+    const int64_t real_bytes = is_f64 ? 8 : 4,
+                  token_bytes = way.experts_room * real_bytes + way.k_room * (real_bytes + 4),
+                  block_bytes = way.histogram ? 4 * (int64_t)way.experts_room : 0;
+    tegroup_router_desc d = *desc;
+    d.logits = tegroup_impl_cuda_matrix(&desc->logits);
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaMemsetAsync(desc->counts.data, 0, 8 * (size_t)desc->experts, stream),
+                                              "stream", "the counts must be cleared", error));
+#define TEGROUP_IMPL_LAUNCH(real, lanes, quads)                                                                        \
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads>, &d, &way, tokens, \
+                                                     lanes, token_bytes, block_bytes, stream, error))
+    if (tokens > 0) {
+        if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32);
+        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 4, 8);
+        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 16, 8);
+        else TEGROUP_IMPL_LAUNCH(float, 32, 32);
+    }
+#undef TEGROUP_IMPL_LAUNCH
+    if (!desc->balance_loss) return TEGROUP_OK;
+    tegroup_impl_router_sums_kernel<<<dim3((unsigned)(desc->experts + 31) / 32, TEGROUP_IMPL_ROUTER_RUNS), 256, 0,
+                                      stream>>>(d);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
+    tegroup_impl_router_loss_kernel<<<1, 1024, 0, stream>>>(d);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error) {
+    const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
+    const int64_t tokens = desc->probabilities.rows;
+    tegroup_impl_router_way way = tegroup_impl_cuda_router_way(&desc->probabilities, &desc->grad_logits, desc->k);
+    tegroup_router_backward_desc d = *desc;
+    if (tokens == 0) return TEGROUP_OK;
+    if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
+    d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
+    d.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
+    d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
+    return tegroup_impl_cuda_router_launch(
+        is_f64 ? tegroup_impl_router_grad_kernel<double> : tegroup_impl_router_grad_kernel<float>, &d, &way, tokens, 32,
+        (int64_t)way.experts_room * (is_f64 ? 8 : 4), 0, stream, error);
+}
+
+/* ==== [7] Permute and combine kernels ==== */
+
+/* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
+template <typename REAL> struct tegroup_impl_moves {
+    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
+    REAL weight[TEGROUP_IMPL_ROWS_UNIT];
+
+    __device__ void share(int64_t my_from, int64_t my_to, REAL my_weight) {
+#pragma unroll
+        for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+            from[r] = __shfl_sync(0xffffffffu, my_from, r);
+            to[r] = __shfl_sync(0xffffffffu, my_to, r);
+            weight[r] = __shfl_sync(0xffffffffu, my_weight, r);
+        }
+    }
+};
+
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_permute_kernel(const __grid_constant__ tegroup_permute_desc desc) {
+    typedef typename ACCESS::real real;
+    const int lanes = ACCESS::lanes;
+    const int64_t steps = desc.permuted.cols / lanes, rows = desc.permuted.rows, slots = desc.tokens.rows * desc.k;
+    const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < rows;
+         first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
+        const int64_t row = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT;
+        const int64_t slot = row < rows ? ((const int64_t *)desc.slot_of_row.data)[row] : -1;
+        const bool moves_one = slot >= 0 && slot < slots;
+        const int64_t token = moves_one ? slot / desc.k : 0;
+        tegroup_impl_moves<real> moves;
+        moves.share(token, moves_one ? row : -1,
+                    moves_one ? tegroup_impl_weight<real>(desc.weights, token, slot - token * desc.k) : (real)0);
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                x[r] = typename ACCESS::raw();
+                if (moves.to[r] >= 0) x[r] = ACCESS::load(desc.tokens, ACCESS::row(desc.tokens, moves.from[r]), c);
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (moves.to[r] < 0) continue;
+                if (weighted) {
+                    real y[lanes];
+                    ACCESS::unpack(x[r], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) y[i] *= moves.weight[r];
+                    x[r] = ACCESS::pack(y);
+                }
+                ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, moves.to[r]), c, x[r]);
+            }
+        }
+    }
+}
+
+/* A block to a token; its slots in batches whose rows are all loaded before the first is added. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes, batch = 8 };
+    const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
+    for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
+        const int64_t *rows = (const int64_t *)desc.row_of_slot.data + token * desc.row_of_slot.ld;
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            real sum[lanes];
+#pragma unroll
+            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            for (int64_t j = 0; j < k; j += batch) {
+                typename ACCESS::raw x[batch];
+                real weight[batch];
+                uint32_t present = 0;
+#pragma unroll
+                for (int b = 0; b < batch; b++) {
+                    const int64_t row = j + b < k ? rows[j + b] : -1;
+                    x[b] = typename ACCESS::raw();
+                    weight[b] = 0;
+                    if (row >= 0 && row < desc.permuted.rows) {
+                        present |= 1u << b;
+                        weight[b] = tegroup_impl_weight<real>(desc.weights, token, j + b);
+                        x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+                    }
+                }
+#pragma unroll
+                for (int b = 0; b < batch; b++) {
+                    if (!(present >> b & 1u)) continue;
+                    real y[lanes];
+                    ACCESS::unpack(x[b], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
+                }
+            }
+            ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
+        }
+    }
+}
+
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_combine_grad_kernel(const __grid_constant__ tegroup_combine_backward_desc desc) {
+    typedef typename ACCESS::real real;
+    const int lanes = ACCESS::lanes;
+    const int64_t steps = desc.grad_tokens.cols / lanes, k = desc.row_of_slot.cols, slots = desc.grad_tokens.rows * k;
+    const bool wants_weights = desc.grad_weights.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < slots;
+         first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
+        const int64_t slot = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT, token = slot < slots ? slot / k : 0,
+                      choice = slot < slots ? slot - token * k : 0;
+        int64_t row =
+            slot < slots ? ((const int64_t *)desc.row_of_slot.data)[token * desc.row_of_slot.ld + choice] : -1;
+        if (row < 0 || row >= desc.grad_permuted.rows) row = -1;
+        tegroup_impl_moves<real> moves;
+        moves.share(token, row, row >= 0 ? tegroup_impl_weight<real>(desc.weights, token, choice) : (real)0);
+        real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw g[TEGROUP_IMPL_ROWS_UNIT], p[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                g[r] = p[r] = typename ACCESS::raw();
+                if (moves.to[r] < 0) continue;
+                g[r] = ACCESS::load(desc.grad_tokens, ACCESS::row(desc.grad_tokens, moves.from[r]), c);
+                if (wants_weights) p[r] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, moves.to[r]), c);
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (moves.to[r] < 0) continue;
+                real grad[lanes], x[lanes];
+                ACCESS::unpack(g[r], grad);
+                ACCESS::unpack(p[r], x);
+#pragma unroll
+                for (int i = 0; i < lanes; i++) {
+                    sum[r] = fma(grad[i], x[i], sum[r]);
+                    grad[i] *= moves.weight[r];
+                }
+                ACCESS::store(desc.grad_permuted, ACCESS::row(desc.grad_permuted, moves.to[r]), c, ACCESS::pack(grad));
+            }
+        }
+        if (wants_weights) {
+            const real total = tegroup_impl_block_sums(sum);
+            if (threadIdx.x < TEGROUP_IMPL_ROWS_UNIT && slot < slots)
+                tegroup_impl_set_weight(desc.grad_weights, token, choice, total);
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->tokens, &desc->permuted};
+    const int64_t width = desc->permuted.cols;
+    tegroup_permute_desc d = *desc;
+    if (desc->permuted.rows == 0 || width == 0) return TEGROUP_OK;
+    d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+                                  tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->permuted, &desc->tokens};
+    const int64_t width = desc->tokens.cols;
+    tegroup_combine_desc d = *desc;
+    if (desc->tokens.rows == 0 || width == 0) return TEGROUP_OK;
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+                                  desc->tokens.rows, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    const int wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
+    const tegroup_matrix *const matrices[] = {&desc->grad_tokens, &desc->grad_permuted, &desc->permuted};
+    const int64_t width = desc->grad_tokens.cols, slots = desc->grad_tokens.rows * desc->row_of_slot.cols;
+    tegroup_combine_backward_desc d = *desc;
+    if (slots == 0 || (width == 0 && !wants_weights)) return TEGROUP_OK;
+    d.grad_tokens = tegroup_impl_cuda_matrix(&desc->grad_tokens);
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.grad_permuted = tegroup_impl_cuda_matrix(&desc->grad_permuted);
+    d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_combine_grad_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,        \
+                                  tegroup_impl_ceil_div(slots, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, wants_weights ? 3 : 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+/* ---- making the permutation ---- */
+
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
+ * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+typedef struct tegroup_impl_permutation_call {
+    tegroup_permutation_desc desc;
+    tegroup_snapshot_view view;
+    int64_t *before; /* [runs][groups] */
+    int64_t slots, run, runs;
+} tegroup_impl_permutation_call;
+
+/* A warp's counters for the experts, [groups], in shared memory. */
+static __device__ __forceinline__ uint32_t *tegroup_impl_permutation_counters(int32_t groups) {
+    extern __shared__ uint32_t tegroup_impl_permutation_shared[];
+    return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
+}
+
+/* Where a slot lies in a matrix of slots. */
+static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
+    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
+}
+
+/* The expert of a slot, -1 for none. */
+static __device__ __forceinline__ int32_t tegroup_impl_slot_expert(const tegroup_impl_permutation_call &call,
+                                                                   int64_t slot) {
+    const tegroup_matrix &m = call.desc.indices;
+    const int32_t e = ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)];
+    return e >= 0 && e < call.desc.shape.groups ? e : -1;
+}
+
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+        ((int64_t *)call.desc.slot_of_row.data)[row] = -1;
+    for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
+        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        __syncwarp();
+        for (int64_t slot = run * call.run + lane; slot < last; slot += 32) {
+            const int32_t e = tegroup_impl_slot_expert(call, slot);
+            if (e >= 0) atomicAdd(&counters[e], 1u);
+        }
+        __syncwarp();
+        for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = counters[g];
+    }
+}
+
+/* A block sums eight experts, in 128 stretches of runs. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    __shared__ int64_t sums[128][8];
+    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / 8,
+                  column = (int32_t)threadIdx.x % 8, g = (int32_t)blockIdx.x * 8 + column;
+    const int64_t each = tegroup_impl_ceil_div(call.runs, 128), first = stretch * each,
+                  last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
+    int64_t sum = 0;
+#pragma unroll 8
+    for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
+    sums[stretch][column] = sum;
+    __syncthreads();
+    for (int32_t step = 1; step < 128; step *= 2) {
+        const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
+        __syncthreads();
+        sums[stretch][column] += below;
+        __syncthreads();
+    }
+    sum = sums[stretch][column] - sum;
+    for (int64_t run = first; run < last; run++) {
+        const int64_t count = call.before[run * groups + g];
+        call.before[run * groups + g] = sum;
+        sum += count;
+    }
+}
+
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x,
+                  capacity = call.desc.shape.rows;
+    const tegroup_snapshot_header *header = call.view.header;
+    const bool prepared =
+        header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == groups && header->capacity_rows <= capacity;
+    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
+        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        __syncwarp();
+        for (int64_t base = run * call.run; base < last; base += 32) {
+            const int64_t slot = base + lane;
+            const int32_t e = slot < last && prepared ? tegroup_impl_slot_expert(call, slot) : -1;
+            const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
+            const uint32_t taken = e >= 0 ? counters[e] : 0;
+            int64_t to = -1;
+            __syncwarp();
+            if (e >= 0) {
+                const int64_t rank = call.before[run * groups + e] + taken + __popc(lower);
+                if (lower == 0) counters[e] = taken + (uint32_t)__popc(same);
+                if (rank < call.view.rows[e]) to = call.view.start[e] + rank;
+                if (to < 0 || to >= capacity) to = -1;
+            }
+            __syncwarp();
+            if (slot < last) {
+                const tegroup_matrix &m = call.desc.row_of_slot;
+                ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
+                if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+            }
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    const int32_t groups = desc->shape.groups;
+    const int64_t counters_bytes = 4 * tegroup_impl_max(1, groups);
+    const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / counters_bytes, 1, 8);
+    const size_t shared = (size_t)(warps * counters_bytes);
+    tegroup_impl_permutation_call call;
+    unsigned blocks, fill;
+    cudaError_t code;
+    call.desc = *desc;
+    call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
+    call.before = (int64_t *)desc->workspace; /* the only item */
+    call.slots = desc->indices.rows * desc->indices.cols;
+    call.run = tegroup_impl_permutation_run(groups);
+    call.runs = tegroup_impl_ceil_div(call.slots, call.run);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
+    tegroup_impl_permutation_count_kernel < < <blocks> fill ? blocks : fill, 32u * (unsigned)warps, shared,
+        stream >>> (call);
+    code = cudaGetLastError();
+    if (code == cudaSuccess && groups > 0 && call.runs > 0) {
+        tegroup_impl_permutation_scan_kernel<<<(unsigned)(groups + 7) / 8, 1024, 0, stream>>>(call);
+        code = cudaGetLastError();
+    }
+    if (code == cudaSuccess && call.runs > 0) {
+        tegroup_impl_permutation_rank_kernel<<<blocks, 32u * (unsigned)warps, shared, stream>>>(call);
+        code = cudaGetLastError();
+    }
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+}
+
+/* ==== [8] GPU calls ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -313,7 +1472,7 @@ static __global__ void __launch_bounds__(256)
 }
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [5] Portable GEMM kernels ==== */
+/* ==== [9] Portable GEMM kernels ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -457,7 +1616,8 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
     const char *from, *valid; /* this thread's first chunk at k0 = 0, and an address that may always be named */
     int64_t pass, step;       /* bytes from pass to pass, and from one TILE_K to the next */
     uint32_t to;
-    int32_t row, room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
+    int32_t row,
+        room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
     int32_t chunk;
     bool fast;
 
@@ -734,7 +1894,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [6] Portable GEMM: plan and launch ==== */
+/* ==== [10] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family. Tiles are chosen for SM86, 89 and 120, whose blocks have 99 KB of shared memory. */
 typedef struct tegroup_impl_portable_kernel_row {
@@ -773,7 +1933,8 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     cudaFuncAttributes attributes;
     const void *kernel;
@@ -848,7 +2009,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [7] GPU backends: plan and run ==== */
+/* ==== [11] GPU backends: plan and run ==== */
 
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {

@@ -63,6 +63,11 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
+ * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
+TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

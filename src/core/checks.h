@@ -129,8 +129,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
                       t->pointers_space);
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
-                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable",
-                      tegroup_impl_max_bytes(), tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
+                      TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
+                      tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
     TEGROUP_IMPL_RULE(ragged
                           || tegroup_impl_mul(shape->groups, tegroup_impl_group_stride(t)) <= tegroup_impl_max_bytes(),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(GROUP_STRIDE), "times shape.groups must be addressable",
@@ -257,7 +257,7 @@ static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const te
 }
 
 /* Plain matrices. */
-static inline int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
 static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
     if (m->dtype == TEGROUP_DTYPE_UNSET || m->rows <= 0 || m->cols <= 0) return 0;
@@ -268,7 +268,7 @@ static inline int64_t tegroup_impl_matrix_bytes(const tegroup_matrix *m) {
 /* Rows that have elements: what a loop over a matrix runs through. */
 static inline int64_t tegroup_impl_matrix_rows(const tegroup_matrix *m) { return m->cols > 0 ? m->rows : 0; }
 
-static inline char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
+TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t row) {
     if (!m->data) return NULL;
     return (char *)m->data + row * tegroup_impl_matrix_ld(m) * (tegroup_impl_bits(m->dtype) / 8);
 }
@@ -323,12 +323,13 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot in host memory. */
+/* ... nor with a snapshot, whose extent is known in host memory alone. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_error *error) {
+                                                               const void *snapshot, tegroup_space space,
+                                                               tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     tegroup_layout layout;
-    if (!snapshot) return TEGROUP_OK;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
@@ -347,12 +348,13 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     return TEGROUP_OK;
 }
 
-/* A snapshot that an operation on plain rows reads: for at most `rows` rows. */
+/* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
-                                                         tegroup_error *error) {
+                                                         tegroup_space space, tegroup_error *error) {
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
                       "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
     TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
@@ -360,9 +362,29 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     return TEGROUP_OK;
 }
 
-/* Only host memory is served by this build. */
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_matrix *const *others, int32_t count,
+                                                                 tegroup_error *error) {
+    int32_t i;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
+                                                 tegroup_impl_matrix_bytes(others[i])),
+                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
+    return TEGROUP_OK;
+}
+
+/* Without nvcc only host memory is served. */
 static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
+#if defined(TEGROUP_IMPL_CUDA)
+    (void)space;
+    (void)error;
+#else
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
+#endif
     return TEGROUP_OK;
 }

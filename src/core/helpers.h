@@ -50,7 +50,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
 }
 
 /* Largest byte count that this machine can address. */
-static inline int64_t tegroup_impl_max_bytes(void) {
+TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
     return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
 }
 

@@ -1,9 +1,9 @@
 /* ---- Layout arithmetic ---- */
 
-static inline void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
+TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */
-static inline void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
+TEGROUP_IMPL_HD void tegroup_impl_layout_add(tegroup_layout *layout, const char *name, int64_t bytes) {
     int64_t end = tegroup_impl_align(
         tegroup_impl_add(
             (int64_t)(layout->total_bytes > (size_t)PTRDIFF_MAX ? (size_t)PTRDIFF_MAX : layout->total_bytes), bytes),
@@ -52,7 +52,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sort_extent(int32_t groups) {
     return extent;
 }
 
-static inline void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
+TEGROUP_IMPL_HD void tegroup_impl_snapshot_layout(int32_t groups, int irregular, tegroup_layout *layout) {
     int64_t array = 8 * (int64_t)groups;
     tegroup_impl_layout_begin(layout);
     tegroup_impl_layout_add(layout, "header", (int64_t)sizeof(tegroup_snapshot_header));
@@ -81,7 +81,7 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
 }
 
 /* Where a snapshot's parts lie; the memory itself is not looked at. */
-static inline tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
     const int64_t *prefix;

@@ -374,9 +374,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-#if !defined(TEGROUP_IMPL_CUDA)
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#endif
 
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;

@@ -142,7 +142,8 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
     const char *from, *valid; /* this thread's first chunk at k0 = 0, and an address that may always be named */
     int64_t pass, step;       /* bytes from pass to pass, and from one TILE_K to the next */
     uint32_t to;
-    int32_t row, room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
+    int32_t row,
+        room; /* its first row; lines left from there (along k), or elements of the chunk that are within the lines */
     int32_t chunk;
     bool fast;
 

@@ -37,7 +37,8 @@ enum {
     TEGROUP_IMPL_PORTABLE_BLOCKS
 };
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     cudaFuncAttributes attributes;
     const void *kernel;

@@ -1,5 +1,12 @@
 /* ---- Activations ---- */
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                                   struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 /* Does any group own this row? Groups lie in any order, so all are asked; a routing has few against a row's columns. */
 TEGROUP_IMPL_HD int tegroup_impl_row_owned(const tegroup_snapshot_view *view, int64_t row) {
     int32_t g;
@@ -87,8 +94,12 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
     if (desc->snapshot)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
@@ -143,10 +154,15 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
                                               "must not overlap grad_input", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    if (desc->snapshot) TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, error));
+    if (desc->snapshot)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, error));
+        tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))

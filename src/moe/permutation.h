@@ -1,5 +1,16 @@
 /* ---- Permute and combine ---- */
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 static inline int64_t *tegroup_impl_i64(const tegroup_matrix *m, int64_t row) {
     return (int64_t *)(void *)tegroup_impl_matrix_row(m, row);
 }
@@ -70,21 +81,57 @@ static inline REAL tegroup_impl_dot_row_FSUF(const tegroup_matrix *a, int64_t i,
 }
 /* @end */
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
-    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
-                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
-                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    tegroup_snapshot_view view;
-    int64_t tokens, k, t, j, row, *slots;
-    int32_t g;
-    (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* Slots of one run: a warp counts a run's slots by expert, and takes them in order. */
+static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
+    return 512 * tegroup_impl_max(1, tegroup_impl_ceil_div(experts, 1024));
+}
+
+static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
+                                                                  tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
+                                                      tegroup_error *error) {
+    int64_t runs;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
+    TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
+                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->indices.rows);
+    TEGROUP_IMPL_RULE(desc->indices.cols >= 0 && desc->indices.cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "indices.cols",
+                      "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, desc->indices.cols);
+    runs = tegroup_impl_ceil_div(tegroup_impl_mul(desc->indices.rows, desc->indices.cols),
+                                 tegroup_impl_permutation_run(desc->shape.groups));
+    TEGROUP_IMPL_RULE(
+        desc->space != TEGROUP_SPACE_DEVICE
+            || tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups) <= tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT,
+        ERROR_OVERFLOW, "indices.rows", "times shape.groups must be addressable",
+        tegroup_impl_max_bytes() - TEGROUP_ALIGNMENT, tegroup_impl_mul(runs, 8 * (int64_t)desc->shape.groups));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE)
+        tegroup_impl_layout_add(layout, "slots of each expert before each run", 8 * runs * desc->shape.groups);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
+                             *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
+                             *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
+    const tegroup_matrix *operands[3];
+    tegroup_snapshot_view view;
+    tegroup_layout layout;
+    int64_t tokens, k, t, j, row, *slots;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
     k = desc->indices.cols;
@@ -100,12 +147,22 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                               "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
+    operands[0] = &desc->indices;
+    operands[1] = &desc->row_of_slot;
+    operands[2] = &desc->slot_of_row;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, error));
+    TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot, error));
+        tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot,
+                                                       desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
+                                                       desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
+#endif
     view = tegroup_snapshot_read(desc->shape.snapshot);
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
@@ -162,6 +219,9 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
                                             tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
@@ -202,6 +262,9 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
@@ -259,6 +322,9 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
                                               "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)

@@ -1,5 +1,19 @@
 /* ---- Router ---- */
 
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
+                                                               struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Balance gradient of a probability: coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted. */
+static inline double tegroup_impl_router_per_count(const tegroup_router_backward_desc *desc) {
+    double tokens = (double)desc->probabilities.rows;
+    return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
+           / (tokens * tokens * desc->k);
+}
+
 /* @each-real */
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
@@ -38,12 +52,8 @@ static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backwa
     const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
-    double tokens = (double)desc->probabilities.rows;
-    REAL per_count = 0, chosen = 0, dot = 0, mean = 0;
+    REAL per_count = balanced ? (REAL)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
     int32_t pass, e, j;
-    if (balanced) /* coefficient * experts * (count / (tokens k)) / tokens, for each assignment counted */
-        per_count = (REAL)(desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
-                           / (tokens * tokens * desc->k));
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -51,7 +61,7 @@ static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backwa
             REAL grad = balanced ? per_count * (REAL)((const int64_t *)desc->counts.data)[e] : 0;
             for (j = 0; j < desc->k; j++)
                 if (indices[j] == e)
-                    grad += desc->normalize ? (grad_weights[j] - dot / chosen) / chosen : grad_weights[j];
+                    grad += tegroup_impl_choice_grad_FSUF(grad_weights[j], dot, chosen, desc->normalize);
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_FSUF(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
@@ -69,6 +79,22 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
     return TEGROUP_OK;
 }
 
+/* Sums of probabilities over this many runs of tokens, added up in order: the load-balancing loss needs no atomics. */
+#define TEGROUP_IMPL_ROUTER_RUNS 64
+
+TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
+                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
+    tegroup_impl_layout_begin(layout);
+    if (desc->space == TEGROUP_SPACE_DEVICE && desc->balance_loss)
+        tegroup_impl_layout_add(layout, "sums of probabilities", 8 * (int64_t)TEGROUP_IMPL_ROUTER_RUNS * desc->experts);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
@@ -76,7 +102,9 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
+    const tegroup_matrix *operands[6];
     tegroup_matrix loss_memory;
+    tegroup_layout layout;
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
@@ -130,7 +158,19 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
+    operands[0] = &desc->logits;
+    operands[1] = &desc->probabilities;
+    operands[2] = &desc->weights;
+    operands[3] = &desc->indices;
+    operands[4] = &desc->counts;
+    operands[5] = &loss_memory;
+    TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
+#endif
 
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
@@ -191,6 +231,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
+#endif
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
         for (j = 0; j < desc->k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];

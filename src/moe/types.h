@@ -17,6 +17,8 @@ typedef struct tegroup_router_desc {
     tegroup_matrix counts;        /* out [1, experts], I64: assignments to each expert                           */
     double         balance_coefficient; /* 0 = no load-balancing loss                                            */
     double        *balance_loss;  /* out, one value; NULL = not wanted                                           */
+    void          *workspace;     /* tegroup_router_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_router_desc;
 
 /* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
@@ -42,6 +44,8 @@ typedef struct tegroup_permutation_desc {
     tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
+    void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
+    size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
 /* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the

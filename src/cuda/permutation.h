@@ -1,0 +1,344 @@
+/* ---- Permute and combine kernels ---- */
+
+/* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
+template <typename REAL> struct tegroup_impl_moves {
+    int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */
+    REAL weight[TEGROUP_IMPL_ROWS_UNIT];
+
+    __device__ void share(int64_t my_from, int64_t my_to, REAL my_weight) {
+#pragma unroll
+        for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+            from[r] = __shfl_sync(0xffffffffu, my_from, r);
+            to[r] = __shfl_sync(0xffffffffu, my_to, r);
+            weight[r] = __shfl_sync(0xffffffffu, my_weight, r);
+        }
+    }
+};
+
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_permute_kernel(const __grid_constant__ tegroup_permute_desc desc) {
+    typedef typename ACCESS::real real;
+    const int lanes = ACCESS::lanes;
+    const int64_t steps = desc.permuted.cols / lanes, rows = desc.permuted.rows, slots = desc.tokens.rows * desc.k;
+    const bool weighted = desc.weights.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < rows;
+         first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
+        const int64_t row = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT;
+        const int64_t slot = row < rows ? ((const int64_t *)desc.slot_of_row.data)[row] : -1;
+        const bool moves_one = slot >= 0 && slot < slots;
+        const int64_t token = moves_one ? slot / desc.k : 0;
+        tegroup_impl_moves<real> moves;
+        moves.share(token, moves_one ? row : -1,
+                    moves_one ? tegroup_impl_weight<real>(desc.weights, token, slot - token * desc.k) : (real)0);
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                x[r] = typename ACCESS::raw();
+                if (moves.to[r] >= 0) x[r] = ACCESS::load(desc.tokens, ACCESS::row(desc.tokens, moves.from[r]), c);
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (moves.to[r] < 0) continue;
+                if (weighted) {
+                    real y[lanes];
+                    ACCESS::unpack(x[r], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) y[i] *= moves.weight[r];
+                    x[r] = ACCESS::pack(y);
+                }
+                ACCESS::store(desc.permuted, ACCESS::row(desc.permuted, moves.to[r]), c, x[r]);
+            }
+        }
+    }
+}
+
+/* A block to a token; its slots in batches whose rows are all loaded before the first is added. */
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes, batch = 8 };
+    const int64_t steps = desc.tokens.cols / lanes, k = desc.row_of_slot.cols;
+    for (int64_t token = blockIdx.x; token < desc.tokens.rows; token += gridDim.x) {
+        const int64_t *rows = (const int64_t *)desc.row_of_slot.data + token * desc.row_of_slot.ld;
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            real sum[lanes];
+#pragma unroll
+            for (int i = 0; i < lanes; i++) sum[i] = 0;
+            for (int64_t j = 0; j < k; j += batch) {
+                typename ACCESS::raw x[batch];
+                real weight[batch];
+                uint32_t present = 0;
+#pragma unroll
+                for (int b = 0; b < batch; b++) {
+                    const int64_t row = j + b < k ? rows[j + b] : -1;
+                    x[b] = typename ACCESS::raw();
+                    weight[b] = 0;
+                    if (row >= 0 && row < desc.permuted.rows) {
+                        present |= 1u << b;
+                        weight[b] = tegroup_impl_weight<real>(desc.weights, token, j + b);
+                        x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+                    }
+                }
+#pragma unroll
+                for (int b = 0; b < batch; b++) {
+                    if (!(present >> b & 1u)) continue;
+                    real y[lanes];
+                    ACCESS::unpack(x[b], y);
+#pragma unroll
+                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
+                }
+            }
+            ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
+        }
+    }
+}
+
+template <typename ACCESS>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_combine_grad_kernel(const __grid_constant__ tegroup_combine_backward_desc desc) {
+    typedef typename ACCESS::real real;
+    const int lanes = ACCESS::lanes;
+    const int64_t steps = desc.grad_tokens.cols / lanes, k = desc.row_of_slot.cols, slots = desc.grad_tokens.rows * k;
+    const bool wants_weights = desc.grad_weights.dtype != TEGROUP_DTYPE_UNSET;
+    for (int64_t first = (int64_t)blockIdx.x * TEGROUP_IMPL_ROWS_UNIT; first < slots;
+         first += (int64_t)gridDim.x * TEGROUP_IMPL_ROWS_UNIT) {
+        const int64_t slot = first + threadIdx.x % TEGROUP_IMPL_ROWS_UNIT, token = slot < slots ? slot / k : 0,
+                      choice = slot < slots ? slot - token * k : 0;
+        int64_t row =
+            slot < slots ? ((const int64_t *)desc.row_of_slot.data)[token * desc.row_of_slot.ld + choice] : -1;
+        if (row < 0 || row >= desc.grad_permuted.rows) row = -1;
+        tegroup_impl_moves<real> moves;
+        moves.share(token, row, row >= 0 ? tegroup_impl_weight<real>(desc.weights, token, choice) : (real)0);
+        real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
+        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            typename ACCESS::raw g[TEGROUP_IMPL_ROWS_UNIT], p[TEGROUP_IMPL_ROWS_UNIT];
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                g[r] = p[r] = typename ACCESS::raw();
+                if (moves.to[r] < 0) continue;
+                g[r] = ACCESS::load(desc.grad_tokens, ACCESS::row(desc.grad_tokens, moves.from[r]), c);
+                if (wants_weights) p[r] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, moves.to[r]), c);
+            }
+#pragma unroll
+            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
+                if (moves.to[r] < 0) continue;
+                real grad[lanes], x[lanes];
+                ACCESS::unpack(g[r], grad);
+                ACCESS::unpack(p[r], x);
+#pragma unroll
+                for (int i = 0; i < lanes; i++) {
+                    sum[r] = fma(grad[i], x[i], sum[r]);
+                    grad[i] *= moves.weight[r];
+                }
+                ACCESS::store(desc.grad_permuted, ACCESS::row(desc.grad_permuted, moves.to[r]), c, ACCESS::pack(grad));
+            }
+        }
+        if (wants_weights) {
+            const real total = tegroup_impl_block_sums(sum);
+            if (threadIdx.x < TEGROUP_IMPL_ROWS_UNIT && slot < slots)
+                tegroup_impl_set_weight(desc.grad_weights, token, choice, total);
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->tokens, &desc->permuted};
+    const int64_t width = desc->permuted.cols;
+    tegroup_permute_desc d = *desc;
+    if (desc->permuted.rows == 0 || width == 0) return TEGROUP_OK;
+    d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_permute_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+                                  tegroup_impl_ceil_div(desc->permuted.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
+                                                       tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->permuted, &desc->tokens};
+    const int64_t width = desc->tokens.cols;
+    tegroup_combine_desc d = *desc;
+    if (desc->tokens.rows == 0 || width == 0) return TEGROUP_OK;
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.tokens = tegroup_impl_cuda_matrix(&desc->tokens);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_combine_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,             \
+                                  desc->tokens.rows, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    const int wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
+    const tegroup_matrix *const matrices[] = {&desc->grad_tokens, &desc->grad_permuted, &desc->permuted};
+    const int64_t width = desc->grad_tokens.cols, slots = desc->grad_tokens.rows * desc->row_of_slot.cols;
+    tegroup_combine_backward_desc d = *desc;
+    if (slots == 0 || (width == 0 && !wants_weights)) return TEGROUP_OK;
+    d.grad_tokens = tegroup_impl_cuda_matrix(&desc->grad_tokens);
+    d.permuted = tegroup_impl_cuda_matrix(&desc->permuted);
+    d.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    d.weights = tegroup_impl_cuda_matrix(&desc->weights);
+    d.grad_permuted = tegroup_impl_cuda_matrix(&desc->grad_permuted);
+    d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(tegroup_impl_combine_grad_kernel<__VA_ARGS__>, &d, width, __VA_ARGS__::lanes,        \
+                                  tegroup_impl_ceil_div(slots, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, wants_weights ? 3 : 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+/* ---- making the permutation ---- */
+
+/* Slots are cut into runs, a warp to each. The first kernel counts each run's slots by expert, the second turns the counts
+ * into the number of slots of that expert before the run, the third ranks the slots of a run in their order. */
+typedef struct tegroup_impl_permutation_call {
+    tegroup_permutation_desc desc;
+    tegroup_snapshot_view view;
+    int64_t *before; /* [runs][groups] */
+    int64_t slots, run, runs;
+} tegroup_impl_permutation_call;
+
+/* A warp's counters for the experts, [groups], in shared memory. */
+static __device__ __forceinline__ uint32_t *tegroup_impl_permutation_counters(int32_t groups) {
+    extern __shared__ uint32_t tegroup_impl_permutation_shared[];
+    return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
+}
+
+/* Where a slot lies in a matrix of slots. */
+static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_matrix &m, int64_t slot) {
+    return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
+}
+
+/* The expert of a slot, -1 for none. */
+static __device__ __forceinline__ int32_t tegroup_impl_slot_expert(const tegroup_impl_permutation_call &call,
+                                                                   int64_t slot) {
+    const tegroup_matrix &m = call.desc.indices;
+    const int32_t e = ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)];
+    return e >= 0 && e < call.desc.shape.groups ? e : -1;
+}
+
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
+        ((int64_t *)call.desc.slot_of_row.data)[row] = -1;
+    for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
+        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        __syncwarp();
+        for (int64_t slot = run * call.run + lane; slot < last; slot += 32) {
+            const int32_t e = tegroup_impl_slot_expert(call, slot);
+            if (e >= 0) atomicAdd(&counters[e], 1u);
+        }
+        __syncwarp();
+        for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = counters[g];
+    }
+}
+
+/* A block sums eight experts, in 128 stretches of runs. */
+static __global__ void __launch_bounds__(1024)
+    tegroup_impl_permutation_scan_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    __shared__ int64_t sums[128][8];
+    const int32_t groups = call.desc.shape.groups, stretch = (int32_t)threadIdx.x / 8,
+                  column = (int32_t)threadIdx.x % 8, g = (int32_t)blockIdx.x * 8 + column;
+    const int64_t each = tegroup_impl_ceil_div(call.runs, 128), first = stretch * each,
+                  last = g < groups ? tegroup_impl_min(call.runs, first + each) : first;
+    int64_t sum = 0;
+#pragma unroll 8
+    for (int64_t run = first; run < last; run++) sum += call.before[run * groups + g];
+    sums[stretch][column] = sum;
+    __syncthreads();
+    for (int32_t step = 1; step < 128; step *= 2) {
+        const int64_t below = stretch >= step ? sums[stretch - step][column] : 0;
+        __syncthreads();
+        sums[stretch][column] += below;
+        __syncthreads();
+    }
+    sum = sums[stretch][column] - sum;
+    for (int64_t run = first; run < last; run++) {
+        const int64_t count = call.before[run * groups + g];
+        call.before[run * groups + g] = sum;
+        sum += count;
+    }
+}
+
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_permutation_rank_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
+    const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x,
+                  capacity = call.desc.shape.rows;
+    const tegroup_snapshot_header *header = call.view.header;
+    const bool prepared =
+        header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == groups && header->capacity_rows <= capacity;
+    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
+        const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
+        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        __syncwarp();
+        for (int64_t base = run * call.run; base < last; base += 32) {
+            const int64_t slot = base + lane;
+            const int32_t e = slot < last && prepared ? tegroup_impl_slot_expert(call, slot) : -1;
+            const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
+            const uint32_t taken = e >= 0 ? counters[e] : 0;
+            int64_t to = -1;
+            __syncwarp();
+            if (e >= 0) {
+                const int64_t rank = call.before[run * groups + e] + taken + __popc(lower);
+                if (lower == 0) counters[e] = taken + (uint32_t)__popc(same);
+                if (rank < call.view.rows[e]) to = call.view.start[e] + rank;
+                if (to < 0 || to >= capacity) to = -1;
+            }
+            __syncwarp();
+            if (slot < last) {
+                const tegroup_matrix &m = call.desc.row_of_slot;
+                ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
+                if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+            }
+        }
+    }
+}
+
+static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    const int32_t groups = desc->shape.groups;
+    const int64_t counters_bytes = 4 * tegroup_impl_max(1, groups);
+    const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / counters_bytes, 1, 8);
+    const size_t shared = (size_t)(warps * counters_bytes);
+    tegroup_impl_permutation_call call;
+    unsigned blocks, fill;
+    cudaError_t code;
+    call.desc = *desc;
+    call.desc.indices = tegroup_impl_cuda_matrix(&desc->indices);
+    call.desc.row_of_slot = tegroup_impl_cuda_matrix(&desc->row_of_slot);
+    call.view = tegroup_impl_snapshot_view(desc->shape.snapshot, groups, 0);
+    call.before = (int64_t *)desc->workspace; /* the only item */
+    call.slots = desc->indices.rows * desc->indices.cols;
+    call.run = tegroup_impl_permutation_run(groups);
+    call.runs = tegroup_impl_ceil_div(call.slots, call.run);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
+    tegroup_impl_permutation_count_kernel < < <blocks> fill ? blocks : fill, 32u * (unsigned)warps, shared,
+        stream >>> (call);
+    code = cudaGetLastError();
+    if (code == cudaSuccess && groups > 0 && call.runs > 0) {
+        tegroup_impl_permutation_scan_kernel<<<(unsigned)(groups + 7) / 8, 1024, 0, stream>>>(call);
+        code = cudaGetLastError();
+    }
+    if (code == cudaSuccess && call.runs > 0) {
+        tegroup_impl_permutation_rank_kernel<<<blocks, 32u * (unsigned)warps, shared, stream>>>(call);
+        code = cudaGetLastError();
+    }
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
+}
