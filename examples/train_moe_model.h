@@ -325,6 +325,12 @@ static tegroup_tensor activation(const tegroup_shape *rows, tegroup_matrix m)
     return t;
 }
 
+/* One workspace serves every call of a pass: they run one after another. */
+static void reserve(pass *p, const tegroup_layout *layout)
+{
+    if (p->workspace_bytes < layout->total_bytes) p->workspace_bytes = layout->total_bytes;
+}
+
 static void plan_product(pass *p, product *q, tegroup_op op, double rows, double n, double k)
 {
     tegroup_error error;
@@ -335,8 +341,7 @@ static void plan_product(pass *p, product *q, tegroup_op op, double rows, double
     q->desc.threads = p->m->s.threads;
     must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
     q->flop = 2 * rows * n * k;
-    if (p->workspace_bytes < q->plan.workspace.total_bytes)
-        p->workspace_bytes = q->plan.workspace.total_bytes;
+    reserve(p, &q->plan.workspace);
 }
 
 /* Plan y = x weight^T (+ bias) and its gradients. Weight gradients add up over micro-batches; grad_x is overwritten,
@@ -418,6 +423,15 @@ static void make_routed_shape(pass *p, block *b)
     b->routed.snapshot = b->snapshot;
 }
 
+static tegroup_permutation_desc permutation_of(const pass *p, const block *b)
+{
+    const tegroup_permutation_desc desc = {
+        .struct_size = sizeof desc, .space = p->m->s.space, .shape = b->routed,
+        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
+    };
+    return desc;
+}
+
 static void make_block(pass *p, int index, const tegroup_shape *dense)
 {
     const settings *s = &p->m->s;
@@ -439,6 +453,12 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
     b->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
     if (!ON_GPU(s)) b->balance_loss = allocate(&p->owner, sizeof *b->balance_loss);
     make_routed_shape(p, b);
+
+    tegroup_error error;
+    tegroup_layout layout;
+    const tegroup_permutation_desc permutation = permutation_of(p, b);
+    must(tegroup_permutation_layout(&permutation, &layout, &error), &error);
+    reserve(p, &layout);
 
     const gradients *g = &p->grad;
     plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);
@@ -543,10 +563,9 @@ static void group_by_expert(pass *p, block *b)
         .snapshot = b->snapshot, .snapshot_bytes = b->snapshot_bytes
     };
     must(tegroup_prepare(&prepare, p->m->s.stream, &error), &error);
-    const tegroup_permutation_desc permutation = {
-        .struct_size = sizeof permutation, .space = p->m->s.space, .shape = b->routed,
-        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
-    };
+    tegroup_permutation_desc permutation = permutation_of(p, b);
+    permutation.workspace = p->workspace;
+    permutation.workspace_bytes = p->workspace_bytes;
     must(tegroup_permutation_make(&permutation, p->m->s.stream, &error), &error);
 }
 
