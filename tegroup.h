@@ -40,28 +40,30 @@
  *   [7] Workspace layouts
  *   [8] Grouped GEMM
  *   [9] Plan and explain
- *   [10] Gated activations
- *   [11] MoE operations
- *   [12] Functions
- *   [13] Helpers
- *   [14] Names and texts
- *   [15] Conversions
- *   [16] Scale layouts
- *   [17] Layout arithmetic
- *   [18] Checks of tensors and matrices
- *   [19] Prepare
- *   [20] The problem of a GEMM
- *   [21] Backend and quirk tables
- *   [22] Rows
- *   [23] CPU GEMM kernel
- *   [24] Explain and plan
- *   [25] The product of one group
- *   [26] CPU GEMM
- *   [27] Check and run a GEMM
- *   [28] Formulas
- *   [29] Activations
- *   [30] Router
- *   [31] Permute and combine
+ *   [10] Validation
+ *   [11] Gated activations
+ *   [12] MoE operations
+ *   [13] Functions
+ *   [14] Helpers
+ *   [15] Names and texts
+ *   [16] Conversions
+ *   [17] Scale layouts
+ *   [18] Layout arithmetic
+ *   [19] Checks of tensors and matrices
+ *   [20] Prepare
+ *   [21] The problem of a GEMM
+ *   [22] Backend and quirk tables
+ *   [23] Rows
+ *   [24] CPU GEMM kernel
+ *   [25] Explain and plan
+ *   [26] The product of one group
+ *   [27] CPU GEMM
+ *   [28] Check and run a GEMM
+ *   [29] Formulas
+ *   [30] Activations
+ *   [31] Validate
+ *   [32] Router
+ *   [33] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -595,7 +597,45 @@ typedef struct tegroup_plan {
     uint64_t        algorithm[64]; /* backend's own: cuBLASLt algorithms, kernel images                       */
 } tegroup_plan;
 
-/* ==== [10] Gated activations ==== */
+/* ==== [10] Validation ==== */
+
+/* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
+ * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
+ * It is the same whoever writes it, CPU or GPU, and every time. */
+#define TEGROUP_VALIDATION_MAGIC 0x54475631u /* "TGV1" */
+
+/* Bits of tegroup_validation.status. */
+#define TEGROUP_VALIDATION_SNAPSHOT 1u  /* shape.snapshot holds no snapshot of this shape: no row is taken as owned    */
+#define TEGROUP_VALIDATION_SIZES    2u  /* the sizes lied: the snapshot's own status is not 0                          */
+#define TEGROUP_VALIDATION_BOUNDS   4u  /* a group reaches outside the buffer                                          */
+#define TEGROUP_VALIDATION_SUMS     8u  /* sums in the snapshot are not those of its rows                              */
+#define TEGROUP_VALIDATION_VALUES  16u  /* NaN or infinity in rows that groups own                                     */
+#define TEGROUP_VALIDATION_TAIL    32u  /* NaN or infinity in rows that no group owns (padding, the tail)              */
+
+typedef struct tegroup_validation_values {
+    int64_t nans;
+    int64_t infinities;
+    int64_t first_row; /* of the first of either, row by row; -1 = none. Of a uniform tensor group * rows + row  */
+    int64_t first_col;
+} tegroup_validation_values;
+
+typedef struct tegroup_validation {
+    uint32_t magic;           /* TEGROUP_VALIDATION_MAGIC                                     */
+    uint32_t status;          /* TEGROUP_VALIDATION_* bits; 0 = nothing is wrong              */
+    uint32_t snapshot_status; /* TEGROUP_SNAPSHOT_* bits of the snapshot                      */
+    int32_t  bad_group;       /* lowest group that BOUNDS or a wrong prefix is about; -1 = none */
+    tegroup_validation_values owned;
+    tegroup_validation_values tail;
+} tegroup_validation;
+
+typedef struct tegroup_validate_desc {
+    size_t              struct_size; /* sizeof(tegroup_validate_desc)                                                   */
+    tegroup_space       space;       /* where tensor and result live; required                                          */
+    tegroup_tensor      tensor;      /* in  F64, F32, F16 or BF16 in one buffer, without col_sizes, offsets or elements */
+    tegroup_validation *result;      /* out                                                                             */
+} tegroup_validate_desc;
+
+/* ==== [11] Gated activations ==== */
 
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET  = 0,
@@ -629,7 +669,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [11] MoE operations ==== */
+/* ==== [12] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -730,7 +770,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [12] Functions ==== */
+/* ==== [13] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -795,6 +835,10 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data, written to the
+ * record; only a call that cannot be made is an error. */
+TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
  * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
@@ -830,7 +874,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [13] Helpers ==== */
+/* ==== [14] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -904,7 +948,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [14] Names and texts ==== */
+/* ==== [15] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -992,7 +1036,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [15] Conversions ==== */
+/* ==== [16] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1108,7 +1152,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [16] Scale layouts ==== */
+/* ==== [17] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1168,7 +1212,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [17] Layout arithmetic ==== */
+/* ==== [18] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1311,7 +1355,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [18] Checks of tensors and matrices ==== */
+/* ==== [19] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -1319,7 +1363,8 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
-    TEGROUP_IMPL_BIAS
+    TEGROUP_IMPL_BIAS,
+    TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
 /* clang-format off */
@@ -1343,16 +1388,19 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
+#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
+    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
 #undef TEGROUP_IMPL_D_PATH
 #undef TEGROUP_IMPL_BIAS_PATH
+#undef TEGROUP_IMPL_TENSOR_PATH
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
@@ -1702,7 +1750,7 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* ==== [19] Prepare ==== */
+/* ==== [20] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2108,7 +2156,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [20] The problem of a GEMM ==== */
+/* ==== [21] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2336,7 +2384,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [21] Backend and quirk tables ==== */
+/* ==== [22] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2421,7 +2469,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [22] Rows ==== */
+/* ==== [23] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2527,7 +2575,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [23] CPU GEMM kernel ==== */
+/* ==== [24] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -2813,7 +2861,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [24] Explain and plan ==== */
+/* ==== [25] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3153,7 +3201,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [25] The product of one group ==== */
+/* ==== [26] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3244,7 +3292,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [26] CPU GEMM ==== */
+/* ==== [27] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3445,7 +3493,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [27] Check and run a GEMM ==== */
+/* ==== [28] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -3652,7 +3700,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [28] Formulas ==== */
+/* ==== [29] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off and a reciprocal 1, whatever the flags
@@ -3734,7 +3782,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [29] Activations ==== */
+/* ==== [30] Activations ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -3951,7 +3999,172 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [30] Router ==== */
+/* ==== [31] Validate ==== */
+
+enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
+
+/* By the bits, which no compiler flag can turn into a promise that there is no NaN. */
+TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int64_t i) {
+    uint64_t magnitude, infinity;
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64:
+        magnitude = ((const uint64_t *)data)[i] & 0x7fffffffffffffffull;
+        infinity = 0x7ff0000000000000ull;
+        break;
+    case TEGROUP_DTYPE_F32:
+        magnitude = ((const uint32_t *)data)[i] & 0x7fffffffu;
+        infinity = 0x7f800000u;
+        break;
+    default:
+        magnitude = ((const uint16_t *)data)[i] & 0x7fffu;
+        infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
+        break;
+    }
+    return magnitude > infinity ? TEGROUP_IMPL_NAN : magnitude == infinity ? TEGROUP_IMPL_INFINITE : TEGROUP_IMPL_FINITE;
+}
+
+/* A snapshot that fits the tensor, or a view of nothing. */
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)t->shape.snapshot;
+    tegroup_snapshot_view view;
+    memset(&view, 0, sizeof view);
+    if (header->magic != TEGROUP_SNAPSHOT_MAGIC || header->groups != t->shape.groups || header->irregular != 0
+        || header->capacity_rows > t->shape.rows)
+        return view;
+    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
+}
+
+/* Bits for one group: its place, and its step in each prefix sum. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
+    int64_t rows = tegroup_impl_max(0, view->rows[g]);
+    uint32_t bits = 0;
+    int32_t i;
+    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
+        bits |= TEGROUP_VALIDATION_BOUNDS;
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
+        if (view->prefix[i][g + 1] - view->prefix[i][g] != tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
+            || view->prefix[i][0] != 0)
+            bits |= TEGROUP_VALIDATION_SUMS;
+    return bits;
+}
+
+/* Is a row the group's? A start below 0, which prepare never writes, is no start. */
+TEGROUP_IMPL_HD int tegroup_impl_validate_owns(const tegroup_snapshot_view *view, int32_t g, int64_t row) {
+    return view->start[g] >= 0 && row >= view->start[g] && row - view->start[g] < view->rows[g];
+}
+
+/* Bits for the sums in the header, from those of the rows. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_sums(const tegroup_snapshot_header *header, int64_t total, int64_t most,
+                                                    int64_t end) {
+    return header->rows_total != total || header->rows_max != most || header->rows_end != end
+               ? TEGROUP_VALIDATION_SUMS
+               : 0;
+}
+
+/* The first bad element is kept as its number, row by row, -1 for none, until the record is closed. */
+TEGROUP_IMPL_HD void tegroup_impl_validate_close(tegroup_validation *result, int64_t cols) {
+    tegroup_validation_values *values = &result->owned;
+    int32_t tail;
+    for (tail = 0; tail < 2; tail++, values = &result->tail) {
+        if (values->first_row < 0) continue;
+        result->status |= tail ? TEGROUP_VALIDATION_TAIL : TEGROUP_VALIDATION_VALUES;
+        values->first_col = values->first_row % cols;
+        values->first_row /= cols;
+    }
+    result->magic = TEGROUP_VALIDATION_MAGIC;
+}
+
+/* Rows of the buffer: of every group when all are alike, else the capacity; and where such a row begins. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_rows(const tegroup_tensor *t) {
+    return t->shape.cols == 0 ? 0 : tegroup_impl_ragged(&t->shape) ? t->shape.rows : t->shape.groups * t->shape.rows;
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_first(const tegroup_tensor *t, int64_t row) {
+    if (tegroup_impl_ragged(&t->shape)) return row * tegroup_impl_ld(t);
+    return row / t->shape.rows * tegroup_impl_group_stride(t) + row % t->shape.rows * tegroup_impl_ld(t);
+}
+
+static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_validation *result) {
+    tegroup_snapshot_view view;
+    int64_t row, col, total = 0, most = 0, end = 0;
+    int32_t g;
+    memset(result, 0, sizeof *result);
+    memset(&view, 0, sizeof view);
+    result->bad_group = -1;
+    result->owned.first_row = result->owned.first_col = result->tail.first_row = result->tail.first_col = -1;
+    if (tegroup_impl_ragged(&t->shape)) {
+        view = tegroup_impl_validate_view(t);
+        if (!view.header) result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+    }
+    for (g = 0; view.header && g < t->shape.groups; g++) {
+        uint32_t bits = tegroup_impl_validate_group(&view, t->shape.rows, g);
+        int64_t rows = tegroup_impl_max(0, view.rows[g]);
+        result->status |= bits;
+        if (bits && result->bad_group < 0) result->bad_group = g;
+        total = tegroup_impl_add(total, rows);
+        most = tegroup_impl_max(most, rows);
+        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+    }
+    if (view.header) {
+        result->snapshot_status = view.header->status;
+        if (view.header->status) result->status |= TEGROUP_VALIDATION_SIZES;
+        result->status |= tegroup_impl_validate_sums(view.header, total, most, end);
+    }
+    for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
+        int owned = !tegroup_impl_ragged(&t->shape);
+        tegroup_validation_values *values;
+        for (g = 0; view.header && g < t->shape.groups && !owned; g++) owned = tegroup_impl_validate_owns(&view, g, row);
+        values = owned ? &result->owned : &result->tail;
+        for (col = 0; col < t->shape.cols; col++) {
+            int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
+            if (kind == TEGROUP_IMPL_FINITE) continue;
+            if (kind == TEGROUP_IMPL_NAN) values->nans++;
+            else values->infinities++;
+            if (values->first_row < 0) values->first_row = row * t->shape.cols + col;
+        }
+    }
+    tegroup_impl_validate_close(result, t->shape.cols);
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    const tegroup_tensor *t;
+    tegroup_impl_region snapshot;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    t = &desc->tensor;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
+                      "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
+                      "must be unset, as must be elements: groups of one width are validated", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
+                      "must be unset: one buffer is validated", 0, t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, 0, error));
+    TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
+                      "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data,
+                                             tegroup_impl_extent_bytes(t)),
+                      ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
+    snapshot = tegroup_impl_snapshot_region(t);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
+        ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
+#endif
+    tegroup_impl_validate_host(t, desc->result);
+    return TEGROUP_OK;
+}
+
+/* ==== [32] Router ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -4251,7 +4464,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [31] Permute and combine ==== */
+/* ==== [33] Permute and combine ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

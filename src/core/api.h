@@ -63,6 +63,10 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* Look through a grouped tensor: its snapshot's sizes, and NaN and infinity in its rows. What is found is data, written to the
+ * record; only a call that cannot be made is an error. */
+TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream, tegroup_error *error);
+
 /* Workspaces of the operations below that need one, on the GPU alone: of a descriptor the sizes are read, no pointers but
  * whether balance_loss is set. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE, ERROR_UNSET, ERROR_VALUE, ERROR_OVERFLOW. */
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);

@@ -6,7 +6,8 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
-    TEGROUP_IMPL_BIAS
+    TEGROUP_IMPL_BIAS,
+    TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
 /* clang-format off */
@@ -30,16 +31,19 @@ static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegrou
 #define TEGROUP_IMPL_C_PATH(name, text) "c." text,
 #define TEGROUP_IMPL_D_PATH(name, text) "d." text,
 #define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-    static const char *const paths[5][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
+#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
+    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {{TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},
                                                                     {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}};
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)},
+                                                                    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
 #undef TEGROUP_IMPL_A_PATH
 #undef TEGROUP_IMPL_B_PATH
 #undef TEGROUP_IMPL_C_PATH
 #undef TEGROUP_IMPL_D_PATH
 #undef TEGROUP_IMPL_BIAS_PATH
+#undef TEGROUP_IMPL_TENSOR_PATH
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)

@@ -329,8 +329,8 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     call.runs = tegroup_impl_ceil_div(call.slots, call.run);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
-    tegroup_impl_permutation_count_kernel < < <blocks> fill ? blocks : fill, 32u * (unsigned)warps, shared,
-        stream >>> (call);
+    if (fill < blocks) fill = blocks;
+    tegroup_impl_permutation_count_kernel<<<fill, 32u * (unsigned)warps, shared, stream>>>(call);
     code = cudaGetLastError();
     if (code == cudaSuccess && groups > 0 && call.runs > 0) {
         tegroup_impl_permutation_scan_kernel<<<(unsigned)(groups + 7) / 8, 1024, 0, stream>>>(call);

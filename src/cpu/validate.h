@@ -1,0 +1,164 @@
+/* ---- Validate ---- */
+
+enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
+
+/* By the bits, which no compiler flag can turn into a promise that there is no NaN. */
+TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int64_t i) {
+    uint64_t magnitude, infinity;
+    switch (dtype) {
+    case TEGROUP_DTYPE_F64:
+        magnitude = ((const uint64_t *)data)[i] & 0x7fffffffffffffffull;
+        infinity = 0x7ff0000000000000ull;
+        break;
+    case TEGROUP_DTYPE_F32:
+        magnitude = ((const uint32_t *)data)[i] & 0x7fffffffu;
+        infinity = 0x7f800000u;
+        break;
+    default:
+        magnitude = ((const uint16_t *)data)[i] & 0x7fffu;
+        infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
+        break;
+    }
+    return magnitude > infinity ? TEGROUP_IMPL_NAN : magnitude == infinity ? TEGROUP_IMPL_INFINITE : TEGROUP_IMPL_FINITE;
+}
+
+/* A snapshot that fits the tensor, or a view of nothing. */
+TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)t->shape.snapshot;
+    tegroup_snapshot_view view;
+    memset(&view, 0, sizeof view);
+    if (header->magic != TEGROUP_SNAPSHOT_MAGIC || header->groups != t->shape.groups || header->irregular != 0
+        || header->capacity_rows > t->shape.rows)
+        return view;
+    return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
+}
+
+/* Bits for one group: its place, and its step in each prefix sum. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
+    int64_t rows = tegroup_impl_max(0, view->rows[g]);
+    uint32_t bits = 0;
+    int32_t i;
+    if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
+        bits |= TEGROUP_VALIDATION_BOUNDS;
+    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
+        if (view->prefix[i][g + 1] - view->prefix[i][g] != tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
+            || view->prefix[i][0] != 0)
+            bits |= TEGROUP_VALIDATION_SUMS;
+    return bits;
+}
+
+/* Is a row the group's? A start below 0, which prepare never writes, is no start. */
+TEGROUP_IMPL_HD int tegroup_impl_validate_owns(const tegroup_snapshot_view *view, int32_t g, int64_t row) {
+    return view->start[g] >= 0 && row >= view->start[g] && row - view->start[g] < view->rows[g];
+}
+
+/* Bits for the sums in the header, from those of the rows. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_sums(const tegroup_snapshot_header *header, int64_t total, int64_t most,
+                                                    int64_t end) {
+    return header->rows_total != total || header->rows_max != most || header->rows_end != end
+               ? TEGROUP_VALIDATION_SUMS
+               : 0;
+}
+
+/* The first bad element is kept as its number, row by row, -1 for none, until the record is closed. */
+TEGROUP_IMPL_HD void tegroup_impl_validate_close(tegroup_validation *result, int64_t cols) {
+    tegroup_validation_values *values = &result->owned;
+    int32_t tail;
+    for (tail = 0; tail < 2; tail++, values = &result->tail) {
+        if (values->first_row < 0) continue;
+        result->status |= tail ? TEGROUP_VALIDATION_TAIL : TEGROUP_VALIDATION_VALUES;
+        values->first_col = values->first_row % cols;
+        values->first_row /= cols;
+    }
+    result->magic = TEGROUP_VALIDATION_MAGIC;
+}
+
+/* Rows of the buffer: of every group when all are alike, else the capacity; and where such a row begins. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_rows(const tegroup_tensor *t) {
+    return t->shape.cols == 0 ? 0 : tegroup_impl_ragged(&t->shape) ? t->shape.rows : t->shape.groups * t->shape.rows;
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_validate_first(const tegroup_tensor *t, int64_t row) {
+    if (tegroup_impl_ragged(&t->shape)) return row * tegroup_impl_ld(t);
+    return row / t->shape.rows * tegroup_impl_group_stride(t) + row % t->shape.rows * tegroup_impl_ld(t);
+}
+
+static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_validation *result) {
+    tegroup_snapshot_view view;
+    int64_t row, col, total = 0, most = 0, end = 0;
+    int32_t g;
+    memset(result, 0, sizeof *result);
+    memset(&view, 0, sizeof view);
+    result->bad_group = -1;
+    result->owned.first_row = result->owned.first_col = result->tail.first_row = result->tail.first_col = -1;
+    if (tegroup_impl_ragged(&t->shape)) {
+        view = tegroup_impl_validate_view(t);
+        if (!view.header) result->status |= TEGROUP_VALIDATION_SNAPSHOT;
+    }
+    for (g = 0; view.header && g < t->shape.groups; g++) {
+        uint32_t bits = tegroup_impl_validate_group(&view, t->shape.rows, g);
+        int64_t rows = tegroup_impl_max(0, view.rows[g]);
+        result->status |= bits;
+        if (bits && result->bad_group < 0) result->bad_group = g;
+        total = tegroup_impl_add(total, rows);
+        most = tegroup_impl_max(most, rows);
+        if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
+    }
+    if (view.header) {
+        result->snapshot_status = view.header->status;
+        if (view.header->status) result->status |= TEGROUP_VALIDATION_SIZES;
+        result->status |= tegroup_impl_validate_sums(view.header, total, most, end);
+    }
+    for (row = 0; row < tegroup_impl_validate_rows(t); row++) {
+        int owned = !tegroup_impl_ragged(&t->shape);
+        tegroup_validation_values *values;
+        for (g = 0; view.header && g < t->shape.groups && !owned; g++) owned = tegroup_impl_validate_owns(&view, g, row);
+        values = owned ? &result->owned : &result->tail;
+        for (col = 0; col < t->shape.cols; col++) {
+            int kind = tegroup_impl_kind(t->dtype, t->data, tegroup_impl_validate_first(t, row) + col);
+            if (kind == TEGROUP_IMPL_FINITE) continue;
+            if (kind == TEGROUP_IMPL_NAN) values->nans++;
+            else values->infinities++;
+            if (values->first_row < 0) values->first_row = row * t->shape.cols + col;
+        }
+    }
+    tegroup_impl_validate_close(result, t->shape.cols);
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                                        tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
+                                            tegroup_error *error) {
+    const tegroup_tensor *t;
+    tegroup_impl_region snapshot;
+    (void)stream;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    t = &desc->tensor;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
+                      "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
+                      "must be unset, as must be elements: groups of one width are validated", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
+                      "must be unset: one buffer is validated", 0, t->pointers_space);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, 0, error));
+    TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
+                      "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data,
+                                             tegroup_impl_extent_bytes(t)),
+                      ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
+    snapshot = tegroup_impl_snapshot_region(t);
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
+        ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
+#endif
+    tegroup_impl_validate_host(t, desc->result);
+    return TEGROUP_OK;
+}

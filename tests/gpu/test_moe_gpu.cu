@@ -1,0 +1,931 @@
+/* Router, permutation, permute, combine, SwiGLU and tegroup_validate on a GPU: floating point against references in FP64 by
+ * bounds of rounding theory, integers bit for bit against the CPU, and everything else as it was before the call. */
+#define TEGROUP_IMPLEMENTATION
+#include "mirror.h"
+#include "utest.h"
+
+static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
+static struct { int64_t problems, elements; double worst; } totals;
+
+/* Matrices whose rows may be moved 16 bytes at a time, and ones whose rows may not. */
+static tegroup_matrix matrix(rng *r, int vectors, tegroup_dtype dtype, int64_t rows, int64_t cols) {
+    tegroup_matrix m;
+    const int64_t room = vectors ? 16 * rng_int(r, 0, 1) : rng_int(r, 0, 5);
+    memset(&m, 0, sizeof m);
+    m.rows = rows;
+    m.cols = cols;
+    m.ld = room != 0 ? cols + room : 0;
+    m.dtype = dtype;
+    const int64_t elements = rows > 0 ? (rows - 1) * (cols + room) + cols : 0;
+    m.data = guarded_skewed((size_t)elements * size_of(dtype), vectors ? 16 * (size_t)rng_int(r, 0, 3) : size_of(dtype) * (size_t)rng_int(r, 0, 3));
+    return m;
+}
+static int64_t place(const tegroup_matrix *m, int64_t row, int64_t col) { return row * (m->ld != 0 ? m->ld : m->cols) + col; }
+static double at(const tegroup_matrix *m, int64_t row, int64_t col) { return load(m->dtype, m->data, place(m, row, col)); }
+static void set(tegroup_matrix *m, int64_t row, int64_t col, double x) { store(m->dtype, m->data, place(m, row, col), x); }
+static int64_t *at64(const tegroup_matrix *m, int64_t row, int64_t col) { return (int64_t *)m->data + place(m, row, col); }
+static int32_t *at32(const tegroup_matrix *m, int64_t row, int64_t col) { return (int32_t *)m->data + place(m, row, col); }
+static tegroup_matrix filled(rng *r, int vectors, tegroup_dtype dtype, int64_t rows, int64_t cols, double size) {
+    tegroup_matrix m = matrix(r, vectors, dtype, rows, cols);
+    for (int64_t i = 0; i < rows; i++) for (int64_t j = 0; j < cols; j++) set(&m, i, j, size * rng_normal(r));
+    return m;
+}
+static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
+static tegroup_matrix on_device(tegroup_matrix m) { m.data = device_of(m.data); return m; }
+static double weight_at(const tegroup_matrix *w, int64_t t, int64_t j) { return w->dtype == TEGROUP_DTYPE_UNSET ? 1 : at(w, t, j); }
+static tegroup_dtype wide_of(tegroup_dtype dtype) { return dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32; }
+
+static void remember_all(void *mark) {
+    for (guarded_node *n = guarded_top; n != (guarded_node *)mark; n = n->older) if (!n->scratch) guarded_remember(n->data);
+}
+static void may_change_row(const tegroup_matrix *m, int64_t row) {
+    guarded_node *n = guarded_find(m->data);
+    const size_t from = (size_t)place(m, row, 0) * size_of(m->dtype);
+    memcpy(n->copy + from, n->data + from, (size_t)m->cols * size_of(m->dtype));
+}
+static void may_change(const tegroup_matrix *m) { for (int64_t i = 0; i < m->rows; i++) may_change_row(m, i); }
+static int64_t disturbed(void *mark) {
+    int64_t changed = guards_changed();
+    for (guarded_node *n = guarded_top; n != (guarded_node *)mark; n = n->older) if (!n->scratch && n->copy != NULL) changed += guarded_changed(n->data);
+    return changed;
+}
+
+static int within(double got, double want, double bound) {
+    const double ratio = got == want ? 0 : fabs(got - want) / bound;
+    if (!(ratio <= 1)) fprintf(stderr, "got %.17g, want %.17g, bound %g\n", got, want, bound);
+    if (ratio > totals.worst || ratio != ratio) totals.worst = ratio;
+    totals.elements++;
+    return ratio <= 1;
+}
+static double stored(tegroup_dtype dtype, double x) { return unit_roundoff(dtype) * fabs(x) * (1 + 0x1p-6) + smallest_step(dtype) / 2; }
+
+/* Run on the device what was mirrored there, and bring it back; then once more, which must change no bit. */
+#define RUN(call)                                                                                                      \
+    do {                                                                                                               \
+        tegroup_error error_;                                                                                          \
+        tegroup_error *error = &error_;                                                                                \
+        memset(error, 0, sizeof *error);                                                                               \
+        const tegroup_status status_ = (call);                                                                         \
+        if (status_ != TEGROUP_OK) fprintf(stderr, "refused: %s %s\n", error->field, error->rule);                     \
+        ASSERT_EQ(TEGROUP_OK, status_);                                                                                \
+        MUST(cudaDeviceSynchronize());                                                                                 \
+        totals.problems++;                                                                                             \
+    } while (0)
+#define RUN_TWICE(mark, call)                                                                                          \
+    do {                                                                                                               \
+        RUN(call);                                                                                                     \
+        mirror_down();                                                                                                 \
+        unsigned char *first_ = (unsigned char *)malloc(arena_used);                                                   \
+        memcpy(first_, arena_copy, arena_used);                                                                        \
+        RUN(call);                                                                                                     \
+        MUST(cudaMemcpy(arena_copy, arena, arena_used, cudaMemcpyDeviceToHost));                                       \
+        ASSERT_EQ(0, memcmp(first_, arena_copy, arena_used));                                                          \
+        free(first_);                                                                                                  \
+    } while (0)
+
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct gate_case {
+    tegroup_activation_desc f;
+    tegroup_activation_backward_desc b;
+    const void *snapshot;
+    int64_t rows, width;
+} gate_case;
+
+static void gate_make(gate_case *c, rng *r, int vectors, tegroup_dtype dtype, tegroup_dtype out, int32_t interleaved, double size, int64_t rows, int64_t width, int32_t groups) {
+    const tegroup_dtype scalars = rng_chance(r, 80) ? wide_of(dtype) : TEGROUP_DTYPE_F64;
+    memset(c, 0, sizeof *c);
+    c->width = width;
+    c->rows = rows;
+    if (groups > 0) {
+        spec s;
+        problem p;
+        memset(&s, 0, sizeof s);
+        s.op = TEGROUP_OP_FORWARD;
+        s.groups = groups;
+        s.n = s.k = 1;
+        s.place = (place_kind)rng_int(r, 0, 3);
+        s.alignment = 4;
+        s.tail_rows = rng_int(r, 0, 4);
+        s.seed = rng_next(r);
+        s.m = random_rows(r, groups, rows / groups + 1, 1);
+        problem_make(&p, &s);
+        c->rows = p.capacity;
+        if (problem_prepare(&p) != TEGROUP_OK) abort();
+        c->snapshot = p.a.snapshot;
+    }
+    c->f.struct_size = sizeof c->f;
+    c->b.struct_size = sizeof c->b;
+    c->f.space = c->b.space = TEGROUP_SPACE_DEVICE;
+    c->f.activation = c->b.activation = TEGROUP_ACTIVATION_SWIGLU;
+    c->f.interleaved = c->b.interleaved = interleaved;
+    c->f.input = c->b.input = filled(r, vectors, dtype, c->rows, 2 * width, size);
+    if (rng_chance(r, 50)) c->f.row_scale = c->b.row_scale = filled(r, 0, scalars, c->rows, 1, 1);
+    c->f.output = matrix(r, vectors, out, c->rows, width);
+    c->b.grad_output = filled(r, vectors, out, c->rows, width, 1);
+    c->b.grad_input = rng_chance(r, 20) ? c->b.input : matrix(r, vectors, dtype, c->rows, 2 * width);
+    if (rng_chance(r, 70)) c->b.grad_row_scale = matrix(r, 0, scalars, c->rows, 1);
+}
+static int owned(const gate_case *c, int64_t row) {
+    tegroup_snapshot_view v = tegroup_snapshot_read(c->snapshot);
+    for (int32_t g = 0; v.header != NULL && g < v.header->groups; g++) if (v.rows[g] > 0 && row >= v.start[g] && row < v.start[g] + v.rows[g]) return 1;
+    return v.header == NULL;
+}
+
+/* exp errs by 8 units roundoff at the most (4 ULP), the reciprocal by 2, each operation by 1. */
+static const char *gate_check(gate_case *c, void *mark) {
+    const tegroup_dtype in = c->f.input.dtype, out = c->f.output.dtype;
+    const double u = in == TEGROUP_DTYPE_F64 ? 0x1p-53 : 0x1p-24, tiny = in == TEGROUP_DTYPE_F64 ? 0x1p-1074 : 0x1p-149;
+    const tegroup_matrix input = c->f.input; /* in place, its old values are in the copy */
+    const char *old = (const char *)guarded_find(input.data)->copy;
+    for (int64_t row = 0; row < c->rows; row++) {
+        double sum = 0, sum_size = 0;
+        if (!owned(c, row)) continue;
+        const double scale = weight_at(&c->f.row_scale, row, 0);
+        for (int64_t j = 0; j < c->width; j++) {
+            const int64_t gc = c->f.interleaved ? 2 * j : j, uc = c->f.interleaved ? 2 * j + 1 : c->width + j;
+            const double g = load(in, old, place(&input, row, gc)), x = load(in, old, place(&input, row, uc)), dy = at(&c->b.grad_output, row, j);
+            const double s = 1 / (1 + exp(-g)), silu = g * s, slope = s * (1 + g * (1 - s)), slope_size = s * (1 + fabs(g) * (1 - s)) + fabs(g) * s;
+            const double want = scale * silu * x, want_gate = scale * dy * x * slope, want_up = scale * dy * silu;
+            if (!within(at(&c->f.output, row, j), want, 20 * u * fabs(want) + stored(out, want) + 4 * tiny)) return "forward";
+            if (!within(at(&c->b.grad_input, row, gc), want_gate, 24 * u * fabs(scale * dy * x) * slope_size + stored(in, want_gate) + 4 * tiny)) return "gradient of the gate";
+            if (!within(at(&c->b.grad_input, row, uc), want_up, 20 * u * fabs(want_up) + stored(in, want_up) + 4 * tiny)) return "gradient of up";
+            sum += dy * silu * x;
+            sum_size += fabs(dy * silu * x);
+        }
+        if (c->b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) {
+            if (!within(at(&c->b.grad_row_scale, row, 0), sum, ((double)c->width + 20) * u * sum_size + 1e-300)) return "gradient of row_scale";
+            may_change_row(&c->b.grad_row_scale, row);
+        }
+        may_change_row(&c->f.output, row);
+        may_change_row(&c->b.grad_input, row);
+    }
+    return disturbed(mark) == 0 ? "" : "bytes changed that are not the result's";
+}
+
+static tegroup_activation_desc forward_on_device(tegroup_activation_desc d) {
+    d.snapshot = device_of(d.snapshot);
+    d.input = on_device(d.input);
+    d.row_scale = on_device(d.row_scale);
+    d.output = on_device(d.output);
+    return d;
+}
+static tegroup_activation_backward_desc backward_on_device(tegroup_activation_backward_desc d) {
+    d.snapshot = device_of(d.snapshot);
+    d.input = on_device(d.input);
+    d.row_scale = on_device(d.row_scale);
+    d.grad_output = on_device(d.grad_output);
+    d.grad_input = on_device(d.grad_input);
+    d.grad_row_scale = on_device(d.grad_row_scale);
+    return d;
+}
+
+/* Every kernel: 4 types by vectors and by elements, mixed types, halves and interleaved. */
+UTEST(moe_gpu, swiglu) {
+    rng r = rng_seed(5001);
+    for (int64_t i = scaled(8) * 20; i > 0; i--) {
+        void *mark = guards_mark();
+        const int vectors = i % 2 == 0, mixed = i % 20 >= 16;
+        const tegroup_dtype dtype = dtypes[i / 4 % 4], out = mixed ? dtypes[rng_int(&r, 0, 3)] : dtype;
+        gate_case c;
+        gate_make(&c, &r, vectors, dtype, out, (int32_t)(i / 2 % 2), rng_chance(&r, 80) ? 2 : 30, rng_int(&r, 0, rng_chance(&r, 10) ? 3000 : 40),
+                  vectors ? 8 * rng_int(&r, 0, 40) : rng_int(&r, 0, 70), rng_chance(&r, 60) ? (int32_t)rng_int(&r, 1, 9) : 0);
+        if (rng_chance(&r, 3)) c.f.snapshot = c.b.snapshot = NULL, c.snapshot = NULL;
+        c.f.snapshot = c.b.snapshot = c.snapshot;
+        for (int64_t row = 0; row < c.rows; row++) /* rows that nobody owns hold NaN, to show if they are read into anything */
+            for (int64_t j = 0; j < 2 * c.width && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
+        remember_all(mark);
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        if (c.b.grad_input.data == c.b.input.data) {
+            RUN(tegroup_activation_backward(&b, NULL, error));
+            mirror_down();
+        } else {
+            RUN_TWICE(mark, tegroup_activation_backward(&b, NULL, error));
+        }
+        ASSERT_STREQ("", gate_check(&c, mark));
+        guards_release(mark);
+    }
+}
+
+/* A snapshot of thousands of groups, one that is none, and one whose numbers lead outside. */
+UTEST(moe_gpu, swiglu_and_odd_snapshots) {
+    rng r = rng_seed(5002);
+    for (int64_t i = scaled(40) * 3; i > 0; i--) {
+        void *mark = guards_mark();
+        gate_case c;
+        gate_make(&c, &r, 1, dtypes[i % 3], dtypes[i % 3], 0, 2, 100, 16, (int32_t)(rng_chance(&r, 10) ? 4096 : rng_int(&r, 1, 300)));
+        c.f.snapshot = c.b.snapshot = c.snapshot;
+        tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)c.snapshot;
+        tegroup_snapshot_view v = tegroup_snapshot_read(c.snapshot);
+        if (i % 3 == 1) header->magic++;
+        if (i % 3 == 2)
+            for (int lies = 0; lies < 5; lies++) {
+                const int32_t g = (int32_t)rng_int(&r, 0, header->groups - 1);
+                const int64_t lie = rng_chance(&r, 50) ? (int64_t)rng_next(&r) : rng_int(&r, -9, 9999);
+                int64_t *target = (int64_t *)(uintptr_t)(rng_chance(&r, 40) ? v.start + g : rng_chance(&r, 60) ? v.rows + g : v.prefix[0] + g);
+                *target = lie;
+            }
+        remember_all(mark);
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        mirror_down();
+        if (i % 3 == 0) ASSERT_STREQ("", gate_check(&c, mark));
+        else if (i % 3 == 1) ASSERT_EQ(0, disturbed(mark));
+        else ASSERT_EQ(0, guards_changed());
+        guards_release(mark);
+    }
+}
+
+/* ---- permutation ------------------------------------------------------------------------------------------------------- */
+
+typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;
+
+static void routing_make(routing *c, rng *r, int64_t tokens, int32_t experts, int32_t k) {
+    tegroup_permutation_desc *d = &c->d;
+    tegroup_layout layout;
+    tegroup_prepare_desc p;
+    memset(c, 0, sizeof *c);
+    memset(&p, 0, sizeof p);
+    c->tokens = tokens;
+    c->experts = experts;
+    c->k = k;
+    d->struct_size = sizeof *d;
+    d->space = TEGROUP_SPACE_HOST;
+    d->indices = matrix(r, 0, TEGROUP_DTYPE_I32, tokens, k);
+    int64_t *counts = (int64_t *)calloc((size_t)experts + 1, 8), sum = 0;
+    const int favourites = rng_chance(r, 30);
+    for (int64_t t = 0; t < tokens; t++)
+        for (int32_t j = 0; j < k; j++) {
+            static const int32_t nonsense[] = {-1, -1, -2, INT32_MIN, INT32_MAX};
+            int32_t e = rng_chance(r, 95) ? (int32_t)rng_int(r, 0, favourites ? (experts - 1) / 8 : experts - 1) : rng_chance(r, 70) ? nonsense[rng_int(r, 0, 4)] : experts;
+            *at32(&d->indices, t, j) = e;
+            if (e >= 0 && e < experts) counts[e]++;
+        }
+    const int policy = (int)rng_int(r, 0, 2); /* exact counts, a capacity, or room to spare */
+    for (int32_t e = 0; e < experts; e++) {
+        if (policy == 1) counts[e] = rng_int(r, 0, counts[e] + 1);
+        if (policy == 2) counts[e] += rng_int(r, 0, 3);
+        sum += counts[e];
+    }
+    d->shape.groups = experts;
+    d->shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    d->shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    d->shape.row_sizes.space = TEGROUP_SPACE_HOST;
+    d->shape.row_sizes.data = index_array(TEGROUP_DTYPE_I64, counts, experts);
+    free(counts);
+    if (rng_chance(r, 30)) { d->shape.row_sizes.alignment = 4; sum += 4 * experts; }
+    d->shape.rows = c->rows = sum + rng_int(r, 0, 5);
+    d->shape.cols = 1;
+    d->row_of_slot = matrix(r, 0, TEGROUP_DTYPE_I64, tokens, k);
+    d->slot_of_row = matrix(r, 0, TEGROUP_DTYPE_I64, 1, c->rows);
+    if (tegroup_snapshot_layout(&d->shape, &layout, NULL) != TEGROUP_OK) abort();
+    p.struct_size = sizeof p;
+    p.shape = d->shape;
+    p.space = TEGROUP_SPACE_HOST;
+    p.snapshot = guarded(layout.total_bytes);
+    p.snapshot_bytes = layout.total_bytes;
+    if (tegroup_prepare(&p, NULL, NULL) != TEGROUP_OK) abort();
+    d->shape.snapshot = p.snapshot;
+}
+
+static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d, tegroup_layout *layout) {
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    d.shape.snapshot = device_of(d.shape.snapshot);
+    d.indices = on_device(d.indices);
+    d.row_of_slot = on_device(d.row_of_slot);
+    d.slot_of_row = on_device(d.slot_of_row);
+    if (tegroup_permutation_layout(&d, layout, NULL) != TEGROUP_OK) abort();
+    d.workspace_bytes = layout->total_bytes;
+    d.workspace = layout->total_bytes ? arena + arena_take(layout->total_bytes, 0) : NULL;
+    return d;
+}
+
+static void random_routing(routing *c, rng *r, int64_t i) {
+    static const int32_t sizes[] = {1, 7, 8, 9, 128, 1024, 1025, 4096};
+    const int32_t experts = i % 16 < 8 ? sizes[i % 8] : (int32_t)rng_int(r, 1, 300);
+    routing_make(c, r, rng_int(r, 0, rng_chance(r, 20) ? 3000 : 60), experts, (int32_t)(rng_chance(r, 10) ? 64 : rng_int(r, 1, 9)));
+}
+
+UTEST(moe_gpu, permutation_equals_the_cpus) {
+    rng r = rng_seed(5003);
+    for (int64_t i = scaled(20) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_layout layout;
+        routing c;
+        random_routing(&c, &r, i);
+        mirror_up(mark);
+        const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
+        remember_all(mark);
+        RUN_TWICE(mark, tegroup_permutation_make(&d, NULL, error));
+        ASSERT_EQ(0, disturbed(mark));
+        totals.elements += c.tokens * c.k + c.rows;
+        guards_release(mark);
+    }
+}
+
+UTEST(moe_gpu, permutation_with_snapshots_that_lie) {
+    rng r = rng_seed(5004);
+    for (int64_t i = scaled(100); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_layout layout;
+        routing c;
+        random_routing(&c, &r, 9);
+        tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)c.d.shape.snapshot;
+        tegroup_snapshot_view v = tegroup_snapshot_read(header);
+        for (int lies = 0; lies < 5; lies++) {
+            const int32_t g = (int32_t)rng_int(&r, 0, c.experts - 1);
+            *(int64_t *)(uintptr_t)(rng_chance(&r, 50) ? v.start + g : v.rows + g) = rng_chance(&r, 50) ? (int64_t)rng_next(&r) : rng_int(&r, -9, 9999);
+        }
+        if (i % 2) header->magic = 7;
+        remember_all(mark);
+        mirror_up(mark);
+        const tegroup_permutation_desc d = permutation_on_device(c.d, &layout);
+        RUN(tegroup_permutation_make(&d, NULL, error));
+        mirror_down();
+        for (int64_t s = 0; s < c.tokens * c.k; s++) {
+            const int64_t row = *at64(&c.d.row_of_slot, s / c.k, s % c.k);
+            ASSERT_TRUE(row >= -1 && row < c.rows && (i % 2 == 0 || row == -1));
+        }
+        may_change(&c.d.row_of_slot);
+        may_change(&c.d.slot_of_row);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* ---- permute and combine --------------------------------------------------------------------------------------------------- */
+
+UTEST(moe_gpu, permute_and_combine) {
+    rng r = rng_seed(5005);
+    for (int64_t i = scaled(12) * 20; i > 0; i--) {
+        void *mark = guards_mark();
+        const int vectors = i % 2 == 0, mixed = i % 20 >= 16, weighted = rng_chance(&r, 60), lies = rng_chance(&r, 30);
+        const tegroup_dtype dtype = dtypes[i / 4 % 4], out = mixed ? dtypes[rng_int(&r, 0, 3)] : dtype, wide = rng_chance(&r, 80) ? wide_of(dtype) : TEGROUP_DTYPE_F64;
+        const double u = dtype == TEGROUP_DTYPE_F64 ? 0x1p-53 : 0x1p-24, tiny = dtype == TEGROUP_DTYPE_F64 ? 0x1p-1074 : 0x1p-149;
+        const int64_t width = vectors ? 8 * rng_int(&r, 0, 40) : rng_int(&r, 0, 70);
+        routing c;
+        routing_make(&c, &r, rng_int(&r, 0, rng_chance(&r, 5) ? 700 : 40), (int32_t)rng_int(&r, 1, 9), (int32_t)(rng_chance(&r, 10) ? 64 : rng_int(&r, 1, 9)));
+        ASSERT_EQ(TEGROUP_OK, tegroup_permutation_make(&c.d, NULL, NULL));
+        for (int n = 0; lies && n < 10; n++) { /* maps that lie: outside is the same as -1 */
+            const int64_t lie = rng_chance(&r, 30) ? (int64_t)rng_next(&r) : rng_chance(&r, 50) ? (rng_chance(&r, 50) ? c.rows : c.tokens * c.k) : -1 - rng_int(&r, 0, 3);
+            if (c.rows > 0 && (lie < 0 || lie >= c.tokens * c.k)) *at64(&c.d.slot_of_row, 0, rng_int(&r, 0, c.rows - 1)) = lie;
+            if (c.tokens > 0 && (lie < 0 || lie >= c.rows)) *at64(&c.d.row_of_slot, rng_int(&r, 0, c.tokens - 1), rng_int(&r, 0, c.k - 1)) = lie;
+        }
+        tegroup_matrix weights = weighted ? filled(&r, 0, wide, c.tokens, c.k, 1) : no_matrix();
+        tegroup_permute_desc p;
+        tegroup_combine_desc q;
+        tegroup_combine_backward_desc b;
+        memset(&p, 0, sizeof p);
+        memset(&q, 0, sizeof q);
+        memset(&b, 0, sizeof b);
+        p.struct_size = sizeof p;
+        q.struct_size = sizeof q;
+        b.struct_size = sizeof b;
+        p.space = q.space = b.space = TEGROUP_SPACE_DEVICE;
+        p.k = c.k;
+        p.tokens = filled(&r, vectors, dtype, c.tokens, width, 1);
+        p.slot_of_row = c.d.slot_of_row;
+        p.weights = weights;
+        p.permuted = matrix(&r, vectors, out, c.rows, width);
+        q.permuted = filled(&r, vectors, dtype, c.rows, width, 1);
+        for (int64_t row = 0; row < c.rows; row++) /* rows without a slot must not leak into a sum */
+            for (int64_t j = 0; *at64(&c.d.slot_of_row, 0, row) < 0 && !lies && j < width; j++) set(&q.permuted, row, j, NAN);
+        q.row_of_slot = c.d.row_of_slot;
+        q.weights = weights;
+        q.tokens = matrix(&r, vectors, out, c.tokens, width);
+        b.grad_tokens = filled(&r, vectors, dtype, c.tokens, width, 1);
+        b.row_of_slot = c.d.row_of_slot;
+        b.weights = weights;
+        b.grad_permuted = matrix(&r, vectors, out, c.rows, width);
+        if (rng_chance(&r, 70)) {
+            b.grad_weights = matrix(&r, 0, wide, c.tokens, c.k);
+            b.permuted = q.permuted;
+        }
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_permute_desc pd = p;
+        tegroup_combine_desc qd = q;
+        tegroup_combine_backward_desc bd = b;
+        pd.tokens = on_device(p.tokens); pd.slot_of_row = on_device(p.slot_of_row); pd.weights = on_device(weights); pd.permuted = on_device(p.permuted);
+        qd.permuted = on_device(q.permuted); qd.row_of_slot = on_device(q.row_of_slot); qd.weights = on_device(weights); qd.tokens = on_device(q.tokens);
+        bd.grad_tokens = on_device(b.grad_tokens); bd.permuted = on_device(b.permuted); bd.row_of_slot = on_device(b.row_of_slot); bd.weights = on_device(weights);
+        bd.grad_permuted = on_device(b.grad_permuted); bd.grad_weights = on_device(b.grad_weights);
+        RUN(tegroup_permute(&pd, NULL, error));
+        RUN(tegroup_combine(&qd, NULL, error));
+        RUN(tegroup_combine_backward(&bd, NULL, error));
+        RUN_TWICE(mark, tegroup_combine(&qd, NULL, error));
+        RUN_TWICE(mark, tegroup_combine_backward(&bd, NULL, error));
+
+        for (int64_t row = 0; row < c.rows; row++) {
+            const int64_t slot = *at64(&c.d.slot_of_row, 0, row);
+            if (slot < 0 || slot >= c.tokens * c.k) continue;
+            for (int64_t j = 0; j < width; j++) {
+                const double x = at(&p.tokens, slot / c.k, j), want = weight_at(&weights, slot / c.k, slot % c.k) * x;
+                if (!weighted && out == dtype) ASSERT_EQ(x, at(&p.permuted, row, j));
+                else ASSERT_TRUE(within(at(&p.permuted, row, j), want, 3 * u * fabs(want) + stored(out, want) + 2 * tiny));
+            }
+            may_change_row(&p.permuted, row);
+        }
+        for (int64_t t = 0; t < c.tokens; t++)
+            for (int64_t j = 0; j < width; j++) {
+                double want = 0, size = 0;
+                for (int32_t s = 0; s < c.k; s++) {
+                    const int64_t row = *at64(&c.d.row_of_slot, t, s);
+                    if (row < 0 || row >= c.rows) continue;
+                    want += weight_at(&weights, t, s) * at(&q.permuted, row, j);
+                    size += fabs(weight_at(&weights, t, s) * at(&q.permuted, row, j));
+                }
+                ASSERT_TRUE(within(at(&q.tokens, t, j), want, (c.k + 3) * u * size + stored(out, want) + c.k * tiny));
+            }
+        may_change(&q.tokens);
+        for (int64_t t = 0; t < c.tokens; t++)
+            for (int32_t s = 0; s < c.k; s++) {
+                const int64_t row = *at64(&c.d.row_of_slot, t, s), present = row >= 0 && row < c.rows;
+                double dot = 0, size = 0;
+                for (int64_t j = 0; j < width && present; j++) {
+                    const double g = at(&b.grad_tokens, t, j), want = weight_at(&weights, t, s) * g;
+                    ASSERT_TRUE(within(at(&b.grad_permuted, row, j), want, 3 * u * fabs(want) + stored(out, want) + 2 * tiny));
+                    dot += g * at(&q.permuted, row, j);
+                    size += fabs(g * at(&q.permuted, row, j));
+                }
+                if (present) may_change_row(&b.grad_permuted, row);
+                if (b.grad_weights.dtype != TEGROUP_DTYPE_UNSET) ASSERT_TRUE(within(at(&b.grad_weights, t, s), dot, (double)(width + 3) * u * size + (double)width * tiny + 1e-300));
+            }
+        if (b.grad_weights.dtype != TEGROUP_DTYPE_UNSET) may_change(&b.grad_weights);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* ---- router ---------------------------------------------------------------------------------------------------------------- */
+
+static void router_make(tegroup_router_desc *d, rng *r, int vectors, tegroup_dtype logits, tegroup_dtype probabilities, int64_t tokens, int32_t experts, int32_t k) {
+    memset(d, 0, sizeof *d);
+    d->struct_size = sizeof *d;
+    d->space = TEGROUP_SPACE_HOST;
+    d->experts = experts;
+    d->k = k;
+    d->normalize = (int32_t)rng_int(r, 0, 1);
+    d->logits = filled(r, vectors, logits, tokens, experts, 2);
+    d->probabilities = matrix(r, vectors, probabilities, tokens, experts);
+    d->weights = matrix(r, 0, probabilities, tokens, k);
+    d->indices = matrix(r, 0, TEGROUP_DTYPE_I32, tokens, k);
+    d->counts = matrix(r, 0, TEGROUP_DTYPE_I64, 1, experts);
+    d->balance_coefficient = 0.01;
+    d->balance_loss = rng_chance(r, 70) ? (double *)guarded(sizeof(double)) : NULL;
+}
+static tegroup_router_desc router_on_device(tegroup_router_desc d) {
+    tegroup_layout layout;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.logits = on_device(d.logits);
+    d.probabilities = on_device(d.probabilities);
+    d.weights = on_device(d.weights);
+    d.indices = on_device(d.indices);
+    d.counts = on_device(d.counts);
+    d.balance_loss = (double *)device_of(d.balance_loss);
+    if (tegroup_router_layout(&d, &layout, NULL) != TEGROUP_OK) abort();
+    d.workspace_bytes = layout.total_bytes;
+    d.workspace = layout.total_bytes ? arena + arena_take(layout.total_bytes, 0) : NULL;
+    return d;
+}
+
+/* Widths of each kernel: 128, 512 and 4096 experts in float, any in double. */
+static int32_t some_experts(rng *r, int64_t i) {
+    static const int32_t edges[] = {1, 3, 4, 5, 127, 128, 129, 256, 512, 513, 1024, 1028, 4095, 4096};
+    return i % 20 < 14 ? edges[i % 20] : (int32_t)rng_int(r, 1, i % 2 ? 128 : 600);
+}
+
+UTEST(moe_gpu, router_forward) {
+    rng r = rng_seed(5006);
+    int64_t ties = 0;
+    for (int64_t i = scaled(8) * 40; i > 0; i--) {
+        void *mark = guards_mark();
+        const int vectors = i / 20 % 2 == 0, few = rng_chance(&r, 30);
+        const tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = i % 7 == 0 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        const int32_t experts = some_experts(&r, i), most = experts < 64 ? experts : 64, k = (int32_t)(rng_chance(&r, 10) ? most : rng_int(&r, 1, most < 9 ? most : 9));
+        const int64_t tokens = rng_int(&r, 0, experts < 200 ? (rng_chance(&r, 10) ? 3000 : 60) : 20);
+        const double u = unit_roundoff(out), tiny = smallest_step(out);
+        tegroup_router_desc d, host;
+        router_make(&d, &r, vectors, in, out, tokens, experts, k);
+        if (few) for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        else if (rng_chance(&r, 30)) /* far apart, or masked out */
+            for (int64_t t = 0; t < tokens; t++)
+                for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, e > 0 && rng_chance(&r, 20) ? -(double)INFINITY : (t % 2 ? 1000 : -1000) + 16 * at(&d.logits, t, e));
+        remember_all(mark);
+        mirror_up(mark);
+        const tegroup_router_desc dd = router_on_device(d);
+        RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+
+        double *mean = (double *)calloc((size_t)experts, sizeof(double)), loss = 0, loss_size = 0;
+        int64_t *counts = (int64_t *)calloc((size_t)experts, 8);
+        char *taken = (char *)malloc((size_t)experts);
+        for (int64_t t = 0; t < tokens; t++) {
+            double largest = -INFINITY, sum = 0, chosen = 0;
+            memset(taken, 0, (size_t)experts);
+            for (int32_t e = 0; e < experts; e++) largest = fmax(largest, at(&d.logits, t, e));
+            for (int32_t e = 0; e < experts; e++) sum += exp(at(&d.logits, t, e) - largest);
+            for (int32_t e = 0; e < experts; e++) {
+                const double x = at(&d.logits, t, e) - largest, p = exp(x) / sum, far = isinf(x) ? 0 : fabs(x);
+                ASSERT_TRUE(within(at(&d.probabilities, t, e), p, (experts + 3 * far + 30) * u * p + 2 * tiny));
+                mean[e] += p / (double)tokens;
+            }
+            for (int32_t j = 0; j < k; j++) {
+                int32_t best = -1;
+                for (int32_t f = 0; f < experts; f++)
+                    if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best))) best = f;
+                for (int32_t f = best + 1; f < experts; f++) ties += !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
+                ASSERT_EQ(best, *at32(&d.indices, t, j));
+                taken[best] = 1;
+                counts[best]++;
+                chosen += at(&d.probabilities, t, best);
+            }
+            for (int32_t j = 0; j < k; j++) {
+                const double p = at(&d.probabilities, t, *at32(&d.indices, t, j)), w = at(&d.weights, t, j);
+                if (!d.normalize) ASSERT_EQ(p, w);
+                else ASSERT_TRUE(within(w, p / chosen, (k + 4) * u * p / chosen + tiny / chosen + tiny));
+            }
+        }
+        for (int32_t e = 0; e < experts; e++) {
+            ASSERT_EQ(counts[e], *at64(&d.counts, 0, e));
+            loss += tokens > 0 ? 0.01 * experts * (double)counts[e] / (double)(tokens * k) * mean[e] : 0;
+        }
+        loss_size = loss;
+        if (d.balance_loss) {
+            ASSERT_TRUE(within(*d.balance_loss, loss, (double)(experts + 200) * u * loss_size + ((double)(tokens + experts) + 10) * 0x1p-53 * loss_size + 1e-300));
+            memcpy(guarded_find(d.balance_loss)->copy, d.balance_loss, sizeof(double));
+        }
+        free(mean); free(counts); free(taken);
+        if (few) { /* logits that are equal or far apart leave no doubt: the choice is the CPU's */
+            host = d;
+            int32_t *chosen = (int32_t *)malloc((size_t)(tokens * k + 1) * 4);
+            for (int64_t s = 0; s < tokens * k; s++) chosen[s] = *at32(&d.indices, s / k, s % k);
+            host.weights = matrix(&r, 0, out, tokens, k);
+            host.probabilities = matrix(&r, 0, out, tokens, experts);
+            host.indices = matrix(&r, 0, TEGROUP_DTYPE_I32, tokens, k);
+            host.counts = matrix(&r, 0, TEGROUP_DTYPE_I64, 1, experts);
+            host.balance_loss = NULL;
+            ASSERT_EQ(TEGROUP_OK, tegroup_router(&host, NULL, NULL));
+            for (int64_t s = 0; s < tokens * k; s++) ASSERT_EQ(*at32(&host.indices, s / k, s % k), chosen[s]);
+            free(chosen);
+        }
+        may_change(&d.probabilities); may_change(&d.weights); may_change(&d.indices); may_change(&d.counts);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+    ASSERT_GT(ties, 0);
+}
+
+/* Logits that are no numbers: the CPU's choice, and NaN where the CPU has NaN. */
+UTEST(moe_gpu, router_survives_nan) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
+    rng r = rng_seed(5007);
+    for (int64_t i = scaled(20) * 5; i > 0; i--) {
+        void *mark = guards_mark();
+        const int32_t experts = i % 5 == 0 ? 600 : i % 5 == 1 ? 200 : (int32_t)rng_int(&r, 1, 12), k = (int32_t)rng_int(&r, 1, experts < 12 ? experts : 12);
+        const tegroup_dtype out = i % 3 == 0 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        tegroup_router_desc d;
+        router_make(&d, &r, 0, out, out, 9, experts, k);
+        d.balance_loss = NULL;
+        for (int64_t t = 0; t < 9; t++) for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, rng_chance(&r, t * 4) ? odd[rng_int(&r, 0, 5)] : (double)rng_int(&r, -2, 2));
+        mirror_up(mark);
+        const tegroup_router_desc dd = router_on_device(d);
+        ASSERT_EQ(TEGROUP_OK, tegroup_router(&d, NULL, NULL));
+        remember_all(mark);
+        RUN(tegroup_router(&dd, NULL, error));
+        mirror_down();
+        const tegroup_matrix *floats[] = {&d.probabilities, &d.weights};
+        for (int m = 0; m < 2; m++) {
+            const char *want = (const char *)guarded_memory(floats[m]->data);
+            for (int64_t t = 0; t < 9; t++)
+                for (int64_t j = 0; j < floats[m]->cols; j++) {
+                    const double w = load(out, want, place(floats[m], t, j)), g = at(floats[m], t, j);
+                    ASSERT_TRUE(isnan(w) ? isnan(g) : fabs(g - w) <= 1e-4 * w + smallest_step(out));
+                }
+            may_change(floats[m]);
+        }
+        ASSERT_EQ(0, disturbed(mark)); /* indices and counts */
+        guards_release(mark);
+    }
+}
+
+UTEST(moe_gpu, router_gradient) {
+    rng r = rng_seed(5008);
+    for (int64_t i = scaled(8) * 40; i > 0; i--) {
+        void *mark = guards_mark();
+        const int vectors = i / 20 % 2 == 0, lies = rng_chance(&r, 30);
+        const tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = i % 7 == 0 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        const int32_t experts = some_experts(&r, i), most = experts < 64 ? experts : 64, k = (int32_t)(rng_chance(&r, 10) ? most : rng_int(&r, 1, most < 9 ? most : 9));
+        const int64_t tokens = rng_int(&r, 0, experts < 200 ? (rng_chance(&r, 10) ? 3000 : 60) : 20);
+        const double u = unit_roundoff(p), tiny = smallest_step(p);
+        tegroup_router_desc d;
+        tegroup_router_backward_desc b;
+        router_make(&d, &r, vectors, TEGROUP_DTYPE_F32, p, tokens, experts, k);
+        ASSERT_EQ(TEGROUP_OK, tegroup_router(&d, NULL, NULL));
+        for (int n = 0; lies && tokens > 0 && n < 10; n++) /* twice the same, or nobody */
+            *at32(&d.indices, rng_int(&r, 0, tokens - 1), rng_int(&r, 0, k - 1)) = rng_chance(&r, 50) ? (int32_t)rng_int(&r, 0, experts - 1) : rng_chance(&r, 50) ? experts : (int32_t)(rng_next(&r) | 0x80000000u);
+        memset(&b, 0, sizeof b);
+        b.struct_size = sizeof b;
+        b.space = TEGROUP_SPACE_DEVICE;
+        b.experts = experts;
+        b.k = k;
+        b.normalize = d.normalize;
+        b.probabilities = d.probabilities;
+        b.indices = d.indices;
+        b.counts = d.counts;
+        b.grad_weights = filled(&r, 0, p, tokens, k, 1);
+        b.grad_logits = matrix(&r, vectors, out, tokens, experts);
+        b.balance_coefficient = rng_chance(&r, 30) ? 0 : 0.01;
+        b.loss_scale = rng_chance(&r, 50) ? 0 : 3;
+        if (b.balance_coefficient == 0) b.counts = no_matrix();
+        const double scale = b.loss_scale != 0 ? b.loss_scale : 1;
+        remember_all(mark);
+        mirror_up(mark);
+        tegroup_router_backward_desc bd = b;
+        bd.probabilities = on_device(b.probabilities);
+        bd.indices = on_device(b.indices);
+        bd.counts = on_device(b.counts);
+        bd.grad_weights = on_device(b.grad_weights);
+        bd.grad_logits = on_device(b.grad_logits);
+        RUN_TWICE(mark, tegroup_router_backward(&bd, NULL, error));
+        double *g = (double *)malloc((size_t)experts * 8), *size = (double *)malloc((size_t)experts * 8);
+        for (int64_t t = 0; t < tokens; t++) {
+            double chosen = 0, dot = 0, dot_size = 0, mean = 0, mean_size = 0;
+            for (int32_t j = 0; j < k; j++) {
+                const int32_t e = *at32(&b.indices, t, j);
+                if (e >= 0 && e < experts) chosen += at(&b.probabilities, t, e);
+            }
+            for (int32_t j = 0; j < k; j++) {
+                const int32_t e = *at32(&b.indices, t, j);
+                if (e < 0 || e >= experts) continue;
+                dot += at(&b.grad_weights, t, j) * at(&b.probabilities, t, e) / chosen;
+                dot_size += fabs(at(&b.grad_weights, t, j)) * at(&b.probabilities, t, e) / chosen;
+            }
+            for (int32_t e = 0; e < experts; e++) {
+                g[e] = b.balance_coefficient == 0 ? 0 : scale * b.balance_coefficient * experts * (double)*at64(&d.counts, 0, e) / (double)(tokens * k) / (double)tokens;
+                size[e] = fabs(g[e]);
+            }
+            for (int32_t j = 0; j < k; j++) {
+                const int32_t e = *at32(&b.indices, t, j);
+                if (e < 0 || e >= experts) continue;
+                const double w = at(&b.grad_weights, t, j);
+                g[e] += b.normalize ? (w - dot) / chosen : w;
+                size[e] += b.normalize ? (fabs(w) + dot_size) / chosen : fabs(w);
+            }
+            for (int32_t e = 0; e < experts; e++) {
+                mean += at(&b.probabilities, t, e) * g[e];
+                mean_size += at(&b.probabilities, t, e) * size[e];
+            }
+            for (int32_t e = 0; e < experts; e++) {
+                const double q = at(&b.probabilities, t, e), want = q * (g[e] - mean);
+                ASSERT_TRUE(within(at(&b.grad_logits, t, e), want, (experts + 4 * k + 20) * u * q * (size[e] + mean_size) + stored(out, want) + tiny * (2 + experts)));
+            }
+        }
+        free(g); free(size);
+        may_change(&b.grad_logits);
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+}
+
+/* ---- a whole step in a graph ------------------------------------------------------------------------------------------------- */
+
+/* Router, prepare, permutation, permute, SwiGLU and combine, captured once and replayed with other logits: bit for bit what the
+ * calls give one by one. */
+UTEST(moe_gpu, captured_step) {
+    enum { TOKENS = 200, EXPERTS = 24, K = 3, WIDTH = 64 };
+    rng r = rng_seed(5009);
+    void *mark = guards_mark();
+    tegroup_router_desc d;
+    tegroup_layout layout;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    router_make(&d, &r, 1, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32, TOKENS, EXPERTS, K);
+    d.logits.ld = d.counts.ld = 0;
+    if (!d.balance_loss) d.balance_loss = (double *)guarded(8);
+    tegroup_matrix tokens = filled(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH, 1), permuted = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH),
+                   gated = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH / 2), combined = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH / 2),
+                   row_of_slot = matrix(&r, 0, TEGROUP_DTYPE_I64, TOKENS, K), slot_of_row = matrix(&r, 0, TEGROUP_DTYPE_I64, 1, TOKENS * K);
+    tegroup_prepare_desc prepare;
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = TEGROUP_SPACE_DEVICE;
+    prepare.shape.groups = EXPERTS;
+    prepare.shape.rows = TOKENS * K;
+    prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&prepare.shape, &layout, NULL));
+    void *snapshot = guarded(layout.total_bytes);
+    for (int64_t t = 0; t < TOKENS; t++) for (int64_t e = 0; e < EXPERTS; e++) set(&d.logits, t, e, rng_normal(&r));
+    mirror_up(mark);
+    const tegroup_router_desc dd = router_on_device(d);
+    prepare.shape.row_sizes.data = dd.counts.data;
+    prepare.snapshot = device_of(snapshot);
+    prepare.snapshot_bytes = layout.total_bytes;
+    tegroup_permutation_desc m;
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m;
+    m.space = TEGROUP_SPACE_DEVICE;
+    m.indices = dd.indices;
+    m.shape = prepare.shape;
+    m.shape.snapshot = prepare.snapshot;
+    m.row_of_slot = on_device(row_of_slot);
+    m.slot_of_row = on_device(slot_of_row);
+    ASSERT_EQ(TEGROUP_OK, tegroup_permutation_layout(&m, &layout, NULL));
+    m.workspace_bytes = layout.total_bytes;
+    m.workspace = arena + arena_take(layout.total_bytes, 0);
+    tegroup_permute_desc p;
+    memset(&p, 0, sizeof p);
+    p.struct_size = sizeof p;
+    p.space = TEGROUP_SPACE_DEVICE;
+    p.k = K;
+    p.tokens = on_device(tokens);
+    p.slot_of_row = m.slot_of_row;
+    p.permuted = on_device(permuted);
+    tegroup_activation_desc a;
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a;
+    a.space = TEGROUP_SPACE_DEVICE;
+    a.activation = TEGROUP_ACTIVATION_SWIGLU;
+    a.snapshot = prepare.snapshot;
+    a.input = p.permuted;
+    a.output = on_device(gated);
+    tegroup_combine_desc q;
+    memset(&q, 0, sizeof q);
+    q.struct_size = sizeof q;
+    q.space = TEGROUP_SPACE_DEVICE;
+    q.permuted = a.output;
+    q.row_of_slot = m.row_of_slot;
+    q.weights = dd.weights;
+    q.tokens = on_device(combined);
+    tegroup_validate_desc v;
+    memset(&v, 0, sizeof v);
+    v.struct_size = sizeof v;
+    v.space = TEGROUP_SPACE_DEVICE;
+    v.tensor.shape = m.shape;
+    v.tensor.shape.cols = WIDTH / 2;
+    v.tensor.dtype = TEGROUP_DTYPE_BF16;
+    v.tensor.ld = gated.ld;
+    v.tensor.data = a.output.data;
+    v.result = (tegroup_validation *)(arena + arena_take(sizeof(tegroup_validation), 0));
+    MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    auto step = [&]() {
+        return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_prepare(&prepare, stream, NULL) == TEGROUP_OK && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
+               && tegroup_permute(&p, stream, NULL) == TEGROUP_OK && tegroup_activation_forward(&a, stream, NULL) == TEGROUP_OK && tegroup_combine(&q, stream, NULL) == TEGROUP_OK
+               && tegroup_validate(&v, stream, NULL) == TEGROUP_OK;
+    };
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_TRUE(step());
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&exec, graph, 0));
+    unsigned char *eager = (unsigned char *)malloc(arena_used), *start = (unsigned char *)malloc(arena_used), *replayed = (unsigned char *)malloc(arena_used);
+    MUST(cudaMemcpy(start, arena, arena_used, cudaMemcpyDeviceToHost));
+    for (int64_t i = scaled(50) + 1; i > 0; i--) {
+        uint16_t *logits = (uint16_t *)(start + ((unsigned char *)dd.logits.data - arena));
+        for (int64_t t = 0; t < TOKENS * EXPERTS; t++) logits[t] = encode16(TEGROUP_DTYPE_BF16, 3 * rng_normal(&r));
+        MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        MUST(cudaGraphLaunch(exec, stream));
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(replayed, arena, arena_used, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        ASSERT_TRUE(step());
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(eager, arena, arena_used, cudaMemcpyDeviceToHost));
+        ASSERT_EQ(0, memcmp(eager, replayed, arena_used));
+        const tegroup_validation *found = (const tegroup_validation *)(eager + ((unsigned char *)v.result - arena));
+        ASSERT_EQ(TEGROUP_VALIDATION_MAGIC, found->magic);
+        ASSERT_EQ(0u, found->status & ~TEGROUP_VALIDATION_TAIL);
+    }
+    free(eager); free(start); free(replayed);
+    MUST(cudaGraphExecDestroy(exec));
+    MUST(cudaGraphDestroy(graph));
+    MUST(cudaStreamDestroy(stream));
+    guards_release(mark);
+}
+
+/* ---- validate ------------------------------------------------------------------------------------------------------------------ */
+
+/* The record is the CPU's, byte for byte, whatever the sizes say. */
+UTEST(moe_gpu, validate_equals_the_cpus) {
+    rng r = rng_seed(5010);
+    int64_t found = 0;
+    for (int64_t i = scaled(20) * 16; i > 0; i--) {
+        void *mark = guards_mark();
+        const tegroup_dtype dtype = dtypes[i % 4];
+        const int ragged = i % 8 < 6;
+        tegroup_validate_desc v;
+        memset(&v, 0, sizeof v);
+        v.struct_size = sizeof v;
+        v.space = TEGROUP_SPACE_HOST;
+        v.tensor.dtype = dtype;
+        v.tensor.shape.cols = rng_int(&r, 0, 80);
+        int64_t rows;
+        if (ragged) {
+            spec s;
+            problem p;
+            memset(&s, 0, sizeof s);
+            s.op = TEGROUP_OP_FORWARD;
+            s.groups = (int32_t)(rng_chance(&r, 5) ? 4096 : rng_int(&r, 0, 60));
+            s.n = s.k = 1;
+            s.place = (place_kind)rng_int(&r, 0, 3);
+            s.alignment = 4;
+            s.tail_rows = rng_int(&r, 0, 40);
+            s.seed = rng_next(&r);
+            s.m = random_rows(&r, s.groups, 9, 1);
+            problem_make(&p, &s);
+            if (problem_prepare(&p) != TEGROUP_OK) abort();
+            const int64_t cols = v.tensor.shape.cols;
+            v.tensor.shape = p.a.tensor.shape;
+            v.tensor.shape.cols = cols;
+            rows = v.tensor.shape.rows;
+            tegroup_snapshot_header *header = (tegroup_snapshot_header *)p.a.snapshot;
+            if (header != NULL && rng_chance(&r, 30)) {
+                tegroup_snapshot_view view = tegroup_snapshot_read(header);
+                const int32_t g = header->groups > 0 ? (int32_t)rng_int(&r, 0, header->groups - 1) : -1;
+                const int what = (int)rng_int(&r, 0, 6);
+                if (what == 0) header->magic = 0;
+                if (what == 1) header->status = 5;
+                if (what == 2) header->rows_total++;
+                if (what == 3) header->rows_end--;
+                if (g >= 0 && what == 4) *(int64_t *)(uintptr_t)(view.start + g) = rng_int(&r, -5, 2 * rows);
+                if (g >= 0 && what == 5) *(int64_t *)(uintptr_t)(view.rows + g) = rng_chance(&r, 50) ? (int64_t)(rng_next(&r) >> 2) : rng_int(&r, -5, 2 * rows);
+                if (g >= 0 && what == 6) *(int64_t *)(uintptr_t)(view.prefix[2] + g) += 1;
+            }
+        } else {
+            v.tensor.shape.groups = (int32_t)rng_int(&r, 0, 6);
+            v.tensor.shape.rows = rng_int(&r, 0, 50);
+            rows = v.tensor.shape.groups * v.tensor.shape.rows;
+            if (rng_chance(&r, 30)) v.tensor.group_stride = v.tensor.shape.rows * v.tensor.shape.cols;
+        }
+        tegroup_matrix m = filled(&r, rng_chance(&r, 50), dtype, rows, v.tensor.shape.cols, 1);
+        if (!ragged && v.tensor.group_stride) v.tensor.group_stride = v.tensor.shape.rows * (m.ld != 0 ? m.ld : m.cols);
+        v.tensor.ld = m.ld;
+        v.tensor.data = m.data;
+        for (int bad = (int)rng_int(&r, 0, 6); bad > 0 && rows > 0 && m.cols > 0; bad--)
+            set(&m, rng_int(&r, 0, rows - 1), rng_int(&r, 0, m.cols - 1), rng_chance(&r, 50) ? (double)NAN : rng_chance(&r, 50) ? INFINITY : -INFINITY);
+        v.result = (tegroup_validation *)guarded(sizeof *v.result);
+        mirror_up(mark);
+        tegroup_validate_desc vd = v;
+        vd.space = TEGROUP_SPACE_DEVICE;
+        vd.result = (tegroup_validation *)device_of(v.result);
+        shape_to_device(&vd.tensor.shape);
+        vd.tensor.data = device_of(v.tensor.data);
+        ASSERT_EQ(TEGROUP_OK, tegroup_validate(&v, NULL, NULL));
+        found += v.result->status != 0;
+        remember_all(mark);
+        RUN_TWICE(mark, tegroup_validate(&vd, NULL, error));
+        if (disturbed(mark) != 0) {
+            const tegroup_validation *want = (const tegroup_validation *)guarded_memory(v.result);
+            fprintf(stderr, "status %x %x bad group %d %d nans %ld %ld tail %ld %ld\n", want->status, v.result->status, want->bad_group, v.result->bad_group,
+                    (long)want->owned.nans, (long)v.result->owned.nans, (long)want->tail.nans, (long)v.result->tail.nans);
+        }
+        ASSERT_EQ(0, disturbed(mark));
+        guards_release(mark);
+    }
+    ASSERT_GT(found, 0);
+}
+
+/* A workspace that is too small is refused, and a launch that CUDA refuses is ERROR_CUDA. */
+UTEST(moe_gpu, refusals) {
+    rng r = rng_seed(5011);
+    void *mark = guards_mark();
+    tegroup_layout layout;
+    tegroup_error error;
+    tegroup_router_desc d;
+    routing c;
+    router_make(&d, &r, 1, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, 9, 8, 2);
+    if (!d.balance_loss) d.balance_loss = (double *)guarded(8);
+    routing_make(&c, &r, 20, 5, 2);
+    mirror_up(mark);
+    tegroup_router_desc dd = router_on_device(d);
+    tegroup_permutation_desc m = permutation_on_device(c.d, &layout);
+    dd.workspace_bytes--;
+    ASSERT_EQ(TEGROUP_ERROR_WORKSPACE, tegroup_router(&dd, NULL, &error));
+    ASSERT_STREQ("workspace_bytes", error.field);
+    dd.workspace_bytes++;
+    dd.workspace = dd.probabilities.data = (void *)((uintptr_t)dd.probabilities.data / 256 * 256);
+    ASSERT_EQ(TEGROUP_ERROR_OVERLAP, tegroup_router(&dd, NULL, &error));
+    m.workspace = NULL;
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_permutation_make(&m, NULL, &error));
+    ASSERT_STREQ("workspace", error.field);
+    m = permutation_on_device(c.d, &layout);
+    m.workspace = (char *)m.workspace + 8;
+    ASSERT_EQ(TEGROUP_ERROR_ALIGNMENT, tegroup_permutation_make(&m, NULL, &error));
+    guards_release(mark);
+}
+
+UTEST(moe_gpu, zz_totals) {
+    printf("moe_gpu: %ld calls, %ld elements, max error/bound %.3f\n", (long)totals.problems, (long)totals.elements, totals.worst);
+    ASSERT_TRUE(totals.problems > 0 && totals.worst > 0);
+}
+
+UTEST_MAIN()
