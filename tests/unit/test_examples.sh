@@ -36,7 +36,7 @@ nvcc=${NVCC:-$(command -v nvcc || true)}
 gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1)
 
 gpu_example() { # source: by its whole first line with a GPU; without one as far as a compiler goes
-    command=$(sed -n '1s|^[/"*]* \{0,1\}\(.*[^ *]\)[ */]*$|\1|p' "$1")
+    command=$(sed -n '1s|^[/"*]* \{0,1\}\(.*[^ */]\)[ */]*$|\1|p' "$1")
     case $command in "nvcc "*"$1"* | "make lib && "*"$1"*) code=0 ;; *) code=1 ;; esac
     echo "the first line is: $(head -n 1 "$1")" > "$work/log"
     report $code "$1 opens with its commands"
@@ -54,8 +54,8 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     case $1 in
     *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_$1 needs torch"; return; } ;;
     esac
-    sh -ec "$command" > "$work/log" 2>&1
-    report $? "$1 runs by its first line"
+    PATH=$(dirname "$nvcc"):$PATH sh -ec "$command" > "$work/log" 2>&1
+    report $? "$1 does what its first line says"
 }
 
 for example; do
