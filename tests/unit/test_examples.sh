@@ -40,7 +40,7 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     case $command in "nvcc "*"$1"* | "make lib && "*"$1"*) code=0 ;; *) code=1 ;; esac
     echo "the first line is: $(head -n 1 "$1")" > "$work/log"
     report $code "$1 opens with its commands"
-    if [ -z "$nvcc" ]; then echo "skip gpu_example_$1 needs nvcc"; return; fi
+    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc"; return; fi
     if [ -z "$gpu" ]; then
         case $1 in
         *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-arch=native|-arch=sm_90 -DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
@@ -48,11 +48,11 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
         *.py) "${PYTHON:-python3}" -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" > "$work/log" 2>&1 ;;
         esac
         report $? "$1 compiles"
-        echo "skip gpu_example_$1 no GPU"
+        echo "skip gpu_example_${1##*/} no GPU"
         return
     fi
     case $1 in
-    *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_$1 needs torch"; return; } ;;
+    *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_${1##*/} needs torch"; return; } ;;
     esac
     PATH=$(dirname "$nvcc"):$PATH sh -ec "$command" > "$work/log" 2>&1
     report $? "$1 does what its first line says"
