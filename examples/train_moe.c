@@ -70,7 +70,7 @@ static const configuration small_model = {
 
 #if defined(TRAIN_MOE_GPU)
 static const configuration large_model = {
-    .windows = 2048, .micro_batches = 2, .steps = 480, .rate = 3e-3,
+    .windows = 2048, .micro_batches = 2, .steps = 480, .rate = 2e-3,
     .s = { .space = TEGROUP_SPACE_DEVICE, .dtype = TEGROUP_DTYPE_F32, .operand = TEGROUP_DTYPE_BF16,
         .compute = TEGROUP_COMPUTE_F32, .context = 32, .embed = 64, .width = 512, .hidden = 256, .blocks = 4, .experts = 16,
         .choices = 2, .balance = 0.02 }
