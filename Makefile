@@ -5,8 +5,10 @@ PYTHON    ?= python3
 PREFIX    ?= /usr/local
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc 2>/dev/null || echo /usr/local/cuda/bin/nvcc))
 NVCC      ?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+# This machine's GPU, such as 90; nothing without one.
+GPU       := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 # Architectures for nvcc, such as 80 or 90a; CUBLAS_HOME: a cuBLAS other than the toolkit's (its lib/ is put first).
-ARCHS       ?= 90a
+ARCHS       ?= $(or $(GPU:90=90a),90a)
 CUBLAS_HOME ?=
 # BENCH: options of tests/bench/bench_gpu.py.
 # SANITIZE=address,undefined builds every test with those sanitizers.
@@ -16,6 +18,8 @@ OPENMP   := $(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c - -o 
 WARNINGS := -Wall -Wextra -Wno-sign-compare -Wno-array-bounds # utest.h compares enums with ints
 CFLAGS   ?= -O2 -g
 TESTFLAGS = -std=gnu11 $(CFLAGS) $(WARNINGS) $(OPENMP) $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all) -I. -Itests/vendor -Itests/unit
+comma    := ,
+GENCODE   = $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 
 HEADERS := tegroup.h tegroup_cuda.cuh
@@ -28,11 +32,12 @@ help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
 	@awk -f tools/help.awk Makefile
 
-demo: build/train_moe ## train a small mixture-of-experts language model on real text, in under a minute
-	OMP_WAIT_POLICY=passive build/train_moe --out build/train_moe.safetensors # spinning threads starve each other on shared cores
+DEMO := build/train_moe$(if $(NVCC),$(if $(GPU),_gpu))
+demo: $(DEMO) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
+	OMP_WAIT_POLICY=passive $(DEMO) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 
 CPU_TESTS := $(UNIT:%=build/%) $(UNIT:%=build/sanitized/%) $(SCRIPTS) tests/fuzz/run.sh
-GPU_TESTS := tests/gpu/run.sh
+GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh
 
 test: $(filter build/%,$(CPU_TESTS)) build/fuzz ## every test; those that need a GPU are skipped where there is none
 	@tests/run.sh $(CPU_TESTS) $(GPU_TESTS)
@@ -73,7 +78,7 @@ bench-gpu: build/libtegroup.so build/libhost_calls.so ## GPU backends, torch gro
 
 bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
 	@mkdir -p build
-	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. tests/bench/bench_moe.cu -o build/bench_moe
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
 
 examples: ## build and run every example by the command in its first line
@@ -109,6 +114,10 @@ build/train_moe: examples/train_moe.c $(wildcard examples/train_moe_*.h) tegroup
 	@mkdir -p build
 	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lm
 
+build/train_moe_gpu: examples/train_moe.c examples/train_moe.cu $(wildcard examples/train_moe_*.h) $(HEADERS)
+	@mkdir -p build
+	$(NVCC) -O3 $(GENCODE) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU -I. $(filter %.c %.cu,$^) -o $@ -lm
+
 build/bench_cpu: tests/bench/bench_cpu.c tegroup.h
 	@mkdir -p build
 	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lopenblas -lm
@@ -119,15 +128,14 @@ build/libtegroup.c:
 
 build/libtegroup.so: build/libtegroup.c $(HEADERS)
 ifneq ($(NVCC),)
-	$(NVCC) -x cu -O3 -shared -Xcompiler -fPIC$(if $(OPENMP),$(comma)$(OPENMP)) $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -I. $< -o $@
+	$(NVCC) -x cu -O3 -shared -Xcompiler -fPIC$(if $(OPENMP),$(comma)$(OPENMP)) $(GENCODE) -I. $< -o $@
 else
 	$(CC) -std=gnu11 -O3 $(OPENMP) -shared -fPIC -I. $< -o $@ -lm
 endif
-comma := ,
 
 build/libhost_calls.so: tests/bench/host_calls.cu
 	@mkdir -p build
-	$(NVCC) -std=c++17 -O2 -shared -Xcompiler -fPIC $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) $< -o $@
+	$(NVCC) -std=c++17 -O2 -shared -Xcompiler -fPIC $(GENCODE) $< -o $@
 
 build/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
 	@mkdir -p build

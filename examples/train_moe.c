@@ -1,6 +1,7 @@
 /* cc -O3 -march=native -fopenmp -I. examples/train_moe.c -o train_moe -lm */
 
-/* Train a small mixture-of-experts language model on a text, byte by byte, on the CPU.
+/* Train a small mixture-of-experts language model on a text, byte by byte; on the CPU, or with train_moe.cu a larger one
+ * on a GPU.
  *
  *     ./train_moe [options] [text]     (--help lists the options)
  *
@@ -9,12 +10,18 @@
  *
  *     train_moe_model.h    the model: every stage, forward and backward, through tegroup
  *     train_moe_math.h     the arithmetic around it that is not tegroup's
+ *     train_moe_shared.h   formulas that CPU and GPU share
+ *     train_moe_gpu.h      what train_moe.cu adds: the same stages as kernels, and a training step as a CUDA graph
  *     train_moe_check.h    --check: its gradients against finite differences
  *     train_moe_text.h     the text and the bigram
  *     train_moe_weights.h  the safetensors file
  */
 #define _POSIX_C_SOURCE 200809L
+#if defined(TRAIN_MOE_GPU)
+#define TEGROUP_EXTERN /* train_moe.cu holds the implementation */
+#else
 #define TEGROUP_IMPLEMENTATION
+#endif
 #include "tegroup.h"
 
 #include <errno.h>
@@ -35,40 +42,68 @@
 #include "train_moe_weights.h"
 
 enum {
-    DEFAULT_STEPS = 600,
-    CONTEXT = 16,         /* bytes in a window                               */
-    WINDOWS = 1024,       /* in one micro-batch                              */
-    MICRO_BATCHES = 2,    /* whose gradients are added up for one step       */
     REPORTS = 10,         /* looks at the held-out text during training      */
     GLIMPSE = 4096,       /* held-out windows that such a look is taken from */
+    MAX_CONTEXT = 64,
     SAMPLE_BYTES = 500,
     BAR_WIDTH = 10,
     LOAD_WIDTH = 40,
-    LINE_WIDTH = 80
+    LINE_WIDTH = 80,
+    AGREEING_STEPS = 50   /* whose losses --agree compares one by one        */
 };
 
-static const double LEARNING_RATE = 6e-3;
 static const double TEMPERATURE = 0.6; /* of the sample: below 1 prefers likely bytes */
+
+typedef struct configuration {
+    int64_t  windows, micro_batches; /* windows in a micro-batch; gradients of several are added up for one step */
+    int64_t  steps;
+    double   rate;                   /* the highest */
+    settings s;
+} configuration;
+
+static const configuration small_model = {
+    .windows = 1024, .micro_batches = 2, .steps = 600, .rate = 6e-3,
+    .s = { .space = TEGROUP_SPACE_HOST, .dtype = TEGROUP_DTYPE_F32, .operand = TEGROUP_DTYPE_F32,
+        .compute = TEGROUP_COMPUTE_F32, .context = 16, .embed = 32, .width = 128, .hidden = 128, .blocks = 2, .experts = 8,
+        .choices = 2, .balance = 0.02 }
+};
+
+#if defined(TRAIN_MOE_GPU)
+static const configuration large_model = {
+    .windows = 2048, .micro_batches = 2, .steps = 480, .rate = 2e-3,
+    .s = { .space = TEGROUP_SPACE_DEVICE, .dtype = TEGROUP_DTYPE_F32, .operand = TEGROUP_DTYPE_BF16,
+        .compute = TEGROUP_COMPUTE_F32, .context = 32, .embed = 64, .width = 512, .hidden = 256, .blocks = 4, .experts = 16,
+        .choices = 2, .balance = 0.02 }
+};
+#endif
 
 /* ---- Options ---- */
 
 typedef struct options {
     const char *text_path, *weights_path, *flipped;
     int64_t     steps, seed, threads;
-    int         check, help, quiet;
+    int         check, help, quiet, bf16, cpu, small, agree;
 } options;
 
 static void print_usage(void)
 {
     printf("usage: train_moe [options] [text]\n"
            "  text          file to train on (examples/data/persuasion.txt)\n"
-           "  --steps N     training steps (%d)\n"
+           "  --steps N     training steps (%lld)\n"
            "  --seed N      of the weights, the windows and the sample (1)\n"
            "  --threads N   CPU threads (all)\n"
            "  --out FILE    where the weights go, as safetensors (train_moe.safetensors)\n"
            "  --quiet       no progress, no expert loads, no sample\n"
+           "  --bf16        products of BF16, sums and weights in FP32\n"
            "  --check       compare gradients with finite differences instead of training\n",
-        DEFAULT_STEPS);
+        (long long)small_model.steps);
+#if defined(TRAIN_MOE_GPU)
+    printf("with a GPU, whose products are always of BF16:\n"
+           "  --cpu         train the small model on the CPU instead (without --steps, %lld steps on the GPU)\n"
+           "  --small       train the small model on the GPU\n"
+           "  --agree       train the small model on both, and compare their losses\n",
+        (long long)large_model.steps);
+#endif
 }
 
 static int bad_option(const char *problem, const char *what)
@@ -125,6 +160,12 @@ static int parse_options(options *o, int count, char **arguments)
         else if (strcmp(name, "--check") == 0) o->check = 1;
         else if (strcmp(name, "--help") == 0) o->help = 1;
         else if (strcmp(name, "--quiet") == 0) o->quiet = 1;
+        else if (strcmp(name, "--bf16") == 0) o->bf16 = 1;
+#if defined(TRAIN_MOE_GPU)
+        else if (strcmp(name, "--cpu") == 0) o->cpu = 1;
+        else if (strcmp(name, "--small") == 0) o->small = 1;
+        else if (strcmp(name, "--agree") == 0) o->agree = 1;
+#endif
         else if (name[0] == '-') return bad_option("unknown option", name);
         else if (o->text_path) return bad_option("a second text", name);
         else o->text_path = name;
@@ -136,46 +177,98 @@ static int parse_options(options *o, int count, char **arguments)
 
 typedef struct training {
     const options *o;
+    configuration  c;
     text           t;
     model          m;
     pass          *p;
     uint64_t       random;
     int64_t        step;
-    double         seconds;    /* spent on training alone                           */
+    double        *losses;     /* of each step                                      */
+    int64_t        averaged;   /* of which so many are in train_loss                */
     double         train_loss; /* mean of the last 20 steps or so                   */
-    double         held_out;   /* the last glimpse                                  */
+    double         seconds;    /* spent on training alone                           */
+    double         flop;       /* of one step's products                            */
+    double         held_out;   /* the last glimpse, in the end of all               */
     int64_t        load[MAX_BLOCKS][TEGROUP_MAX_GROUPS]; /* slots that each expert got in the last evaluation */
+    memory         on_gpu;     /* a GPU's copy of the text and the losses, and its step */
+    uint8_t       *gpu_text;
+    double        *gpu_losses;
+    void          *graph;
 } training;
 
-static void draw_windows(training *run)
+static void draw_windows(training *run, int64_t micro_batch)
 {
-    for (int64_t t = 0; t < run->p->tokens; t++)
-        set_window(run->p, t, run->t.bytes, CONTEXT + random_below(&run->random, run->t.train_end - CONTEXT));
+    pass *p = run->p;
+    const configuration *c = &run->c;
+    const gpu_windows windows = {
+        .text = run->gpu_text, .train_end = run->t.train_end, .context = c->s.context, .tokens = p->tokens,
+        .micro_batch = micro_batch, .micro_batches = c->micro_batches, .random = run->random,
+        .bytes = p->bytes, .targets = p->targets
+    };
+    if (ON_GPU(&c->s)) draw_windows_gpu(c->s.stream, &windows, run->m.clock);
+    else {
+        const int64_t first = (run->step * c->micro_batches + micro_batch) * p->tokens;
+        for (int64_t t = 0; t < p->tokens; t++)
+            set_window(p, t, run->t.bytes, window_position(run->random, first + t, c->s.context, run->t.train_end));
+    }
 }
 
-/* A short rise, so that Adam's moments settle first, then half a cosine down to zero. */
-static double learning_rate(int64_t step, int64_t steps)
+/* One step; on a GPU it is only recorded, and nothing in it depends on run->step. */
+static void step_once(training *run)
 {
-    const double done = (double)step / (double)steps, rise = 0.05;
-    const double risen = fmin(1.0, (double)(step + 1) / (rise * (double)steps));
-    return LEARNING_RATE * risen * 0.5 * (1 + cos(3.14159265358979 * done));
+    pass *p = run->p;
+    const configuration *c = &run->c;
+    const double share = 1.0 / (double)c->micro_batches;
+    for (int64_t i = 0; i < c->micro_batches; i++) {
+        draw_windows(run, i);
+        embed_windows(p);
+        forward(p, 0);
+        cross_entropy(p, share / (double)p->tokens);
+        if (ON_GPU(&c->s))
+            add_loss_gpu(c->s.stream, p->tokens, share, p->row_loss, run->gpu_losses, run->m.clock);
+        else run->losses[run->step] += share * total_loss(p) / (double)p->tokens;
+        backward(p, share);
+    }
+    if (ON_GPU(&c->s)) next_step_gpu(c->s.stream, c->rate, c->steps, run->m.clock);
+    update(&run->m, adam_rate(learning_rate(c->rate, run->step, c->steps), run->step));
+}
+
+/* The step as a graph: routing, batches and rates of later steps are made on the GPU, so that a replay needs nothing. */
+static void record_step(training *run)
+{
+    const settings *s = &run->c.s;
+    const double before = run->p->gemm_flop;
+    if (!ON_GPU(s)) return;
+    run->on_gpu.space = s->space;
+    run->gpu_text = allocate(&run->on_gpu, (size_t)run->t.size);
+    run->gpu_losses = allocate(&run->on_gpu, (size_t)run->c.steps * sizeof *run->gpu_losses);
+    copy(s, run->gpu_text, run->t.bytes, (size_t)run->t.size);
+    capture_gpu(s->stream);
+    step_once(run);
+    run->graph = captured_gpu(s->stream);
+    run->flop = run->p->gemm_flop - before;
 }
 
 static void train_step(training *run)
 {
-    pass *p = run->p;
-    const double start = seconds(), share = 1.0 / MICRO_BATCHES;
-    double loss = 0;
-    for (int i = 0; i < MICRO_BATCHES; i++) {
-        draw_windows(run);
-        embed_windows(p);
-        forward(p, 0);
-        loss += share * cross_entropy(p, share / (double)p->tokens) / (double)p->tokens;
-        backward(p, share);
-    }
-    update(&run->m, learning_rate(run->step, run->o->steps));
+    const double start = seconds();
+    if (ON_GPU(&run->c.s)) replay_gpu(run->graph, run->c.s.stream);
+    else step_once(run);
     run->step++;
-    run->train_loss += fmax(0.05, 1.0 / (double)run->step) * (loss - run->train_loss);
+    run->seconds += seconds() - start;
+}
+
+/* The mean over the steps since it was last asked for; waits for a GPU. */
+static void average_losses(training *run)
+{
+    const settings *s = &run->c.s;
+    const double start = seconds();
+    if (ON_GPU(s)) {
+        wait_gpu(s->stream);
+        copy(s, run->losses, run->gpu_losses, (size_t)run->step * sizeof *run->losses);
+    }
+    for (; run->averaged < run->step; run->averaged++)
+        run->train_loss += fmax(0.05, 1.0 / (double)(run->averaged + 1)) * (run->losses[run->averaged] - run->train_loss);
     run->seconds += seconds() - start;
 }
 
@@ -184,7 +277,8 @@ static void train_step(training *run)
 static void add_load(training *run)
 {
     for (int b = 0; b < run->m.s.blocks; b++) {
-        const int64_t *counts = run->p->block[b].counts.data;
+        int64_t counts[TEGROUP_MAX_GROUPS];
+        copy(&run->c.s, counts, run->p->block[b].counts.data, (size_t)run->m.s.experts * sizeof *counts);
         for (int e = 0; e < run->m.s.experts; e++) run->load[b][e] += counts[e];
     }
 }
@@ -202,11 +296,13 @@ static double held_out_loss(training *run, int64_t windows, int bypass_blocks)
         for (int64_t i = 0; i < p->tokens; i++) {
             const int64_t window = first + i < windows ? first + i : windows - 1;
             set_window(p, i, t->bytes, t->train_end + window * held_out / windows);
-            if (first + i >= windows) p->targets[i] = -1; /* fills up the last batch, scores nothing */
+            if (first + i >= windows) p->targets_here[i] = -1; /* fills up the last batch, scores nothing */
         }
+        load_windows(p);
         embed_windows(p);
         forward(p, bypass_blocks);
-        loss += cross_entropy(p, 0);
+        cross_entropy(p, 0);
+        loss += total_loss(p);
         if (!bypass_blocks) add_load(run);
     }
     return loss / (double)windows;
@@ -222,30 +318,36 @@ static void print_bar(double share, int width)
 
 static void print_progress(const training *run, const char *end)
 {
-    const double done = (double)run->step / (double)run->o->steps;
-    const double tokens = (double)run->step * MICRO_BATCHES * WINDOWS;
+    const configuration *c = &run->c;
+    const double done = (double)run->step / (double)c->steps;
+    const double tokens = (double)(run->step * c->micro_batches * c->windows);
+    const double rate = ON_GPU(&c->s) ? (double)run->step * run->flop / run->seconds : run->p->gemm_flop / run->p->gemm_seconds;
     putchar('[');
     print_bar(done, BAR_WIDTH);
     printf("] %3.0f%% train %.3f held-out %.3f %6.0f tokens/s %4.0f GEMM GFLOP/s%s", 100 * done, run->train_loss,
-        run->held_out, tokens / run->seconds, 1e-9 * run->p->gemm_flop / run->p->gemm_seconds, end);
+        run->held_out, tokens / run->seconds, 1e-9 * rate, end);
     fflush(stdout);
 }
 
-/* A terminal shows one line that moves; a log gets one line a glimpse. */
+/* A terminal shows one line that moves; a log gets one line a glimpse. So does a terminal with a GPU, which would have to
+ * wait for every line. */
 static void train(training *run)
 {
-    const int64_t steps = run->o->steps;
-    const int terminal = isatty(STDOUT_FILENO);
+    const int64_t steps = run->c.steps;
+    const int terminal = isatty(STDOUT_FILENO) && !ON_GPU(&run->c.s);
+    record_step(run);
     if (!run->o->quiet) run->held_out = held_out_loss(run, GLIMPSE, 0);
     for (int64_t report = 0; run->step < steps;) {
         train_step(run);
         const int due = run->step * REPORTS / steps > report;
+        if (due || terminal) average_losses(run);
+        if (due) report = run->step * REPORTS / steps;
         if (run->o->quiet) continue;
         if (due) run->held_out = held_out_loss(run, GLIMPSE, 0);
-        if (due) report = run->step * REPORTS / steps;
         if (terminal || due) print_progress(run, terminal ? "\r" : "\n");
     }
     if (terminal && !run->o->quiet) putchar('\n');
+    run->random += RANDOM_STRIDE * (uint64_t)(steps * run->c.micro_batches * run->c.windows); /* the windows' numbers are used up */
 }
 
 static void print_loads(const training *run)
@@ -268,7 +370,8 @@ static void print_loads(const training *run)
 /* A byte drawn from the first row's logits. */
 static uint8_t draw_byte(pass *p, uint64_t *random)
 {
-    const float *logits = p->logits.data;
+    float logits[BYTE_VALUES];
+    copy(&p->m->s, logits, p->logits.data, sizeof logits);
     double largest = logits[0], odds[BYTE_VALUES], sum = 0;
     for (int c = 1; c < BYTE_VALUES; c++) largest = fmax(largest, (double)logits[c]);
     for (int c = 0; c < BYTE_VALUES; c++) sum += odds[c] = exp((logits[c] - largest) / TEMPERATURE);
@@ -294,18 +397,20 @@ static void print_wrapped(const uint8_t *bytes, int64_t count)
 /* Continue the last bytes that were trained on, with a pass of its own that is planned for one window. */
 static void print_sample(training *run)
 {
-    uint8_t sample[CONTEXT + SAMPLE_BYTES] = { 0 };
+    const int64_t context = run->c.s.context;
+    uint8_t sample[MAX_CONTEXT + SAMPLE_BYTES] = { 0 };
     pass *p = pass_make(&run->m, 1);
-    memcpy(sample, run->t.bytes + run->t.train_end - CONTEXT, CONTEXT);
-    for (int i = CONTEXT; i < CONTEXT + SAMPLE_BYTES; i++) {
+    memcpy(sample, run->t.bytes + run->t.train_end - context, (size_t)context);
+    for (int64_t i = context; i < context + SAMPLE_BYTES; i++) {
         set_window(p, 0, sample, i);
+        load_windows(p);
         embed_windows(p);
         forward(p, 0);
         sample[i] = draw_byte(p, &run->random);
     }
     pass_release(p);
-    printf("\nsample, its first %d bytes from the text\n\n", CONTEXT);
-    print_wrapped(sample, CONTEXT + SAMPLE_BYTES);
+    printf("\nsample, its first %lld bytes from the text\n\n", (long long)context);
+    print_wrapped(sample, context + SAMPLE_BYTES);
 }
 
 static void print_heading(const training *run)
@@ -313,9 +418,9 @@ static void print_heading(const training *run)
     const settings *s = &run->m.s;
     printf("%s: %lld bytes, the last %lld held out\n", run->o->text_path, (long long)run->t.size,
         (long long)(run->t.size - run->t.train_end));
-    printf("%lld weights: %d blocks, top %d of %d experts; %lld steps of %d x %d windows of %lld bytes\n",
-        (long long)model_elements(&run->m), s->blocks, s->choices, s->experts, (long long)run->o->steps, MICRO_BATCHES,
-        WINDOWS, (long long)s->context);
+    printf("%lld weights: %d blocks, top %d of %d experts; %lld steps of %lld x %lld windows of %lld bytes\n",
+        (long long)model_elements(&run->m), s->blocks, s->choices, s->experts, (long long)run->c.steps,
+        (long long)run->c.micro_batches, (long long)run->c.windows, (long long)s->context);
 }
 
 /* The verdict on the trained model; returns the exit status. */
@@ -323,7 +428,7 @@ static int judge(training *run, double start)
 {
     const double bigram = bigram_loss(&run->t);
     const double bypassed = held_out_loss(run, INT64_MAX, 1);
-    const double held_out = held_out_loss(run, INT64_MAX, 0);
+    const double held_out = run->held_out = held_out_loss(run, INT64_MAX, 0);
     if (!run->o->quiet) {
         print_loads(run);
         print_sample(run);
@@ -345,16 +450,33 @@ static int save(const model *m, const char *path, FILE *file)
     return complete;
 }
 
-static int run_training(const options *o)
+static void run_make(training *run, const options *o, const configuration *c)
 {
-    const settings s = {
-        .dtype = TEGROUP_DTYPE_F32, .compute = TEGROUP_COMPUTE_F32, .context = CONTEXT, .embed = 32, .width = 128,
-        .hidden = 128, .blocks = 2, .experts = 8, .choices = 2, .threads = (int32_t)o->threads, .balance = 0.02
-    };
+    run->o = o;
+    run->c = *c;
+    run->random = (uint64_t)o->seed;
+    run->losses = calloc((size_t)c->steps, sizeof *run->losses);
+    if (!run->losses) {
+        fprintf(stderr, "train_moe: out of memory\n");
+        exit(1);
+    }
+    model_make(&run->m, &run->c.s, random_bits(&run->random));
+    run->p = pass_make(&run->m, c->windows);
+}
+
+static void run_release(training *run)
+{
+    if (ON_GPU(&run->c.s)) release_graph_gpu(run->graph);
+    pass_release(run->p);
+    release(&run->m.owner);
+    release(&run->on_gpu);
+    free(run->losses);
+}
+
+static int run_training(const options *o, const configuration *c)
+{
     const double start = seconds();
     static training run;
-    run.o = o;
-    run.random = (uint64_t)o->seed;
     if (!text_load(&run.t, o->text_path)) return 2;
     FILE *weights = fopen(o->weights_path, "wb"); /* before the work, not after it */
     if (!weights) {
@@ -362,21 +484,60 @@ static int run_training(const options *o)
         free(run.t.bytes);
         return 2;
     }
-    model_make(&run.m, &s, random_bits(&run.random));
-    run.p = pass_make(&run.m, WINDOWS);
+    run_make(&run, o, c);
     print_heading(&run);
     train(&run);
     const int saved = save(&run.m, o->weights_path, weights);
     const int status = judge(&run, start);
-    pass_release(run.p);
-    release(&run.m.owner);
+    run_release(&run);
     free(run.t.bytes);
     return saved ? status : 1;
 }
 
+#if defined(TRAIN_MOE_GPU)
+/* --agree: one model, one seed, one text on both machines, each making its own routing by the same rule. Their sums differ in
+ * order, and a token between two experts may go either way; their losses must not show it. */
+static int compare_machines(const options *o, const configuration *gpu)
+{
+    const double loss_tolerance = 0.01, held_out_tolerance = 0.02;
+    configuration c[2] = { *gpu, *gpu };
+    static training run[2];
+    options quiet = *o;
+    double worst = 0;
+    int64_t worst_step = 0;
+    c[0].s.space = TEGROUP_SPACE_HOST;
+    c[0].s.stream = NULL;
+    quiet.quiet = 1;
+    for (int i = 0; i < 2; i++) {
+        if (!text_load(&run[i].t, o->text_path)) return 2;
+        run_make(&run[i], &quiet, &c[i]);
+        train(&run[i]);
+        run[i].held_out = held_out_loss(&run[i], INT64_MAX, 0);
+        printf("%s: held-out %.4f after %lld steps\n", i ? "GPU" : "CPU", run[i].held_out, (long long)c[i].steps);
+    }
+    for (int64_t step = 0; step < c[0].steps; step++) {
+        const double difference = fabs(run[1].losses[step] / run[0].losses[step] - 1);
+        if (step < AGREEING_STEPS || (step + 1) % 100 == 0)
+            printf("step %lld: CPU %.5f GPU %.5f, difference %.3f%%\n", (long long)step + 1, run[0].losses[step],
+                run[1].losses[step], 100 * difference);
+        if (step < AGREEING_STEPS && worst == worst && !(difference <= worst)) worst = difference, worst_step = step;
+    }
+    const double held_out = fabs(run[1].held_out / run[0].held_out - 1);
+    const int agree = worst <= loss_tolerance && held_out <= held_out_tolerance;
+    printf("agreement of the first %d losses: largest difference %.3f%% (step %lld), held-out %.3f%%: %s\n", AGREEING_STEPS,
+        100 * worst, (long long)worst_step + 1, 100 * held_out, agree ? "ok" : "FAILED");
+    for (int i = 0; i < 2; i++) {
+        run_release(&run[i]);
+        free(run[i].t.bytes);
+    }
+    return !agree;
+}
+#endif
+
 int main(int count, char **arguments)
 {
-    options o = { .weights_path = "train_moe.safetensors", .steps = DEFAULT_STEPS, .seed = 1 };
+    options o = { .weights_path = "train_moe.safetensors", .seed = 1 };
+    configuration c = small_model;
     const int status = parse_options(&o, count, arguments);
     if (status) return status;
     if (o.help) {
@@ -387,5 +548,26 @@ int main(int count, char **arguments)
 #if defined(_OPENMP)
     if (o.threads) omp_set_num_threads((int)o.threads);
 #endif
-    return o.check ? check_gradients((uint64_t)o.seed, (int)o.threads, o.flipped) : run_training(&o);
+    if (o.check) return check_gradients((uint64_t)o.seed, (int)o.threads, o.flipped);
+    if (o.bf16) c.s.operand = TEGROUP_DTYPE_BF16;
+#if defined(TRAIN_MOE_GPU)
+    if (!o.cpu) {
+        char gpu[256];
+        if (!o.small && !o.agree) c = large_model;
+        c.s.space = TEGROUP_SPACE_DEVICE;
+        c.s.operand = TEGROUP_DTYPE_BF16;
+        c.s.stream = stream_gpu(gpu, sizeof gpu);
+        if (!c.s.stream) {
+            fprintf(stderr, "train_moe: no GPU (--cpu trains on the CPU)\n");
+            return 2;
+        }
+        printf("on %s\n", gpu);
+    }
+#endif
+    if (o.steps) c.steps = o.steps;
+    c.s.threads = (int32_t)o.threads;
+#if defined(TRAIN_MOE_GPU)
+    if (o.agree) return compare_machines(&o, &c);
+#endif
+    return run_training(&o, &c);
 }

@@ -2,19 +2,31 @@
  *
  * Included once with REAL float and once with REAL double; FN(name) adds the type's suffix. <tgmath.h> picks expf or
  * exp. Loops over rows run in parallel; sums over rows run in order, so that no result depends on the number of
- * threads. */
+ * threads. What a product will read is stored in the type of its operands: REAL, or BF16. */
+
+static inline void FN(put)(tegroup_dtype operand, void *to, int64_t i, REAL x)
+{
+    if (operand == TEGROUP_DTYPE_BF16) ((uint16_t *)to)[i] = bf16_of((float)x);
+    else ((REAL *)to)[i] = x;
+}
+
+static void FN(narrow)(int64_t count, const REAL *x, tegroup_dtype operand, void *y)
+{
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) FN(put)(operand, y, i, x[i]);
+}
 
 /* y = x * gain / rms(x), row by row; 1 / rms is kept for the gradient. */
-static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, REAL *y, REAL *inverse_rms)
+static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, tegroup_dtype operand, void *y,
+    REAL *inverse_rms)
 {
     PARALLEL_FOR
     for (int64_t r = 0; r < rows; r++) {
         const REAL *in = x + r * width;
-        REAL *out = y + r * width;
         REAL squares = 0;
         for (int64_t i = 0; i < width; i++) squares += in[i] * in[i];
         inverse_rms[r] = 1 / sqrt(squares / (REAL)width + (REAL)1e-6);
-        for (int64_t i = 0; i < width; i++) out[i] = in[i] * inverse_rms[r] * gain[i];
+        for (int64_t i = 0; i < width; i++) FN(put)(operand, y, r * width + i, in[i] * inverse_rms[r] * gain[i]);
     }
 }
 
@@ -49,11 +61,11 @@ static void FN(add)(int64_t count, const REAL *x, REAL *sum)
 }
 
 /* embedded[i] = table[bytes[i]]: a window's rows lie side by side and so form its input. */
-static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *table, REAL *embedded)
+static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *table, tegroup_dtype operand, void *embedded)
 {
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++)
-        memcpy(embedded + i * width, table + bytes[i] * width, (size_t)width * sizeof(REAL));
+        for (int64_t j = 0; j < width; j++) FN(put)(operand, embedded, i * width + j, table[bytes[i] * width + j]);
 }
 
 static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded,
@@ -66,42 +78,18 @@ static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *byte
 /* row_loss[r] = -log softmax(logits[r])[target[r]]; grad_logits = scale * its gradient, unless grad_logits is NULL.
  * A negative target is a row that does not count. */
 static void FN(cross_entropy)(int64_t rows, int64_t classes, const REAL *logits, const int32_t *target, REAL scale,
-    double *row_loss, REAL *grad_logits)
+    double *row_loss, tegroup_dtype operand, void *grad_logits)
 {
     PARALLEL_FOR
     for (int64_t r = 0; r < rows; r++) {
         const REAL *row = logits + r * classes;
-        REAL *grad = grad_logits ? grad_logits + r * classes : NULL;
-        row_loss[r] = 0;
-        if (target[r] < 0) {
-            for (int64_t c = 0; grad && c < classes; c++) grad[c] = 0;
-            continue;
-        }
-        REAL largest = row[0], sum = 0;
+        REAL odds[BYTE_VALUES], largest = row[0], sum = 0;
         for (int64_t c = 1; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
-        for (int64_t c = 0; c < classes; c++) {
-            REAL e = exp(row[c] - largest);
-            if (grad) grad[c] = e;
-            sum += e;
-        }
-        row_loss[r] = (double)(log(sum) - (row[target[r]] - largest));
-        if (!grad) continue;
-        for (int64_t c = 0; c < classes; c++) grad[c] *= scale / sum;
-        grad[target[r]] -= scale;
-    }
-}
-
-/* One step of Adam (Kingma and Ba 2015, algorithm 1). `rate` holds the corrections for the moments' early bias;
- * the gradient is cleared for the next step. */
-static void FN(adam)(int64_t count, REAL rate, REAL keep_mean, REAL keep_square, REAL tiny, REAL *grad, REAL *mean,
-    REAL *square, REAL *value)
-{
-    PARALLEL_FOR
-    for (int64_t i = 0; i < count; i++) {
-        mean[i] = keep_mean * mean[i] + (1 - keep_mean) * grad[i];
-        square[i] = keep_square * square[i] + (1 - keep_square) * grad[i] * grad[i];
-        value[i] -= rate * mean[i] / (sqrt(square[i]) + tiny);
-        grad[i] = 0;
+        for (int64_t c = 0; c < classes; c++) sum += odds[c] = exp(row[c] - largest);
+        const REAL share = target[r] < 0 ? 0 : scale / sum;
+        row_loss[r] = target[r] < 0 ? 0 : (double)(log(sum) - (row[target[r]] - largest));
+        for (int64_t c = 0; grad_logits && c < classes; c++)
+            FN(put)(operand, grad_logits, r * classes + c, odds[c] * share - (c == target[r] ? scale : 0));
     }
 }
 
@@ -110,6 +98,8 @@ static void FN(fill_random)(int64_t count, double spread, uint64_t seed, REAL *v
 {
     for (int64_t i = 0; i < count; i++) values[i] = (REAL)(spread * sqrt(12.0) * (random_unit(&seed) - 0.5));
 }
+
+static void FN(clear)(int64_t count, REAL *x) { memset(x, 0, (size_t)count * sizeof(REAL)); }
 
 static void FN(fill)(int64_t count, double value, REAL *values)
 {

@@ -6,7 +6,12 @@
  * A `model` holds what is learnt; a `pass` holds the plans and buffers that run it on a fixed number of windows. Both
  * are made once: a training step only fills the windows in and calls the stages below. Every product goes through
  * tegroup_gemm, the dense ones as a single group. Buffers carry their dtype, so that the very code that trains in FP32
- * has its gradients checked in FP64. */
+ * has its gradients checked in FP64; and their space, so that it runs on a GPU, too, where every call only enqueues.
+ *
+ * Mixed precision: what products read is BF16, what they sum, the stream and the weights that Adam moves are FP32. */
+
+#include "train_moe_shared.h"
+#include "train_moe_gpu.h"
 
 #if defined(_OPENMP)
 #define PARALLEL_FOR _Pragma("omp parallel for schedule(static)")
@@ -23,19 +28,6 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* SplitMix64 (Steele, Lea and Flood 2014): one word of state, and good enough to draw weights and windows. */
-static uint64_t random_bits(uint64_t *state)
-{
-    uint64_t z = *state += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
-static double random_unit(uint64_t *state) { return (double)(random_bits(state) >> 11) * 0x1p-53; }
-
-static int64_t random_below(uint64_t *state, int64_t bound) { return (int64_t)(random_unit(state) * (double)bound); }
-
 #define REAL float
 #define FN(name) name##_f32
 #include "train_moe_math.h"
@@ -47,9 +39,18 @@ static int64_t random_below(uint64_t *state, int64_t bound) { return (int64_t)(r
 #undef REAL
 #undef FN
 
-/* Call the version of an element-wise stage for the buffers' type. */
+/* Call the version of an element-wise stage for the buffers' type, or the GPU's. */
 #define BY_TYPE(dtype, name, ...) \
     ((dtype) == TEGROUP_DTYPE_F64 ? name##_f64(__VA_ARGS__) : name##_f32(__VA_ARGS__))
+#define STAGE(s, name, ...) \
+    (ON_GPU(s) ? name##_gpu((s)->stream, __VA_ARGS__) : BY_TYPE((s)->dtype, name, __VA_ARGS__))
+
+/* Without train_moe.cu a constant, and every call of what it defines is left out. */
+#if defined(TRAIN_MOE_GPU)
+#define ON_GPU(s) ((s)->space == TEGROUP_SPACE_DEVICE)
+#else
+#define ON_GPU(s) 0
+#endif
 
 /* ---- Errors and memory ---- */
 
@@ -63,44 +64,62 @@ static void must(tegroup_status status, const tegroup_error *error)
     exit(1);
 }
 
-/* Allocations that are freed together. Each begins with a link to the one before it. */
+/* Allocations that are freed together, all in one space. Each has a header on the host: a link to the one before it, and
+ * the GPU's part. */
 typedef struct memory {
-    void *last;
+    struct allocation *last;
+    tegroup_space      space;
 } memory;
+
+typedef struct allocation {
+    struct allocation *before;
+    void              *on_gpu;
+} allocation;
 
 static void *allocate(memory *owner, size_t bytes)
 {
+    const size_t here = TEGROUP_ALIGNMENT + (ON_GPU(owner) ? 0 : bytes);
     void *block = NULL;
-    if (posix_memalign(&block, TEGROUP_ALIGNMENT, TEGROUP_ALIGNMENT + bytes) != 0) {
+    if (posix_memalign(&block, TEGROUP_ALIGNMENT, here) != 0) {
         fprintf(stderr, "train_moe: out of memory\n");
         exit(1);
     }
-    memset(block, 0, TEGROUP_ALIGNMENT + bytes);
-    memcpy(block, &owner->last, sizeof owner->last);
-    owner->last = block;
-    return (char *)block + TEGROUP_ALIGNMENT;
+    memset(block, 0, here);
+    allocation *head = block;
+    head->before = owner->last;
+    owner->last = head;
+    if (!ON_GPU(owner)) return (char *)block + TEGROUP_ALIGNMENT;
+    return head->on_gpu = allocate_gpu(bytes);
 }
 
 static void release(memory *owner)
 {
     while (owner->last) {
-        void *block = owner->last;
-        memcpy(&owner->last, block, sizeof owner->last);
-        free(block);
+        allocation *head = owner->last;
+        owner->last = head->before;
+        if (ON_GPU(owner)) release_gpu(head->on_gpu);
+        free(head);
     }
+}
+
+static size_t matrix_bytes(tegroup_matrix m)
+{
+    return (size_t)(m.rows * m.cols) * (size_t)tegroup_dtype_bits(m.dtype) / 8;
 }
 
 static tegroup_matrix make_matrix(memory *owner, tegroup_dtype dtype, int64_t rows, int64_t cols)
 {
     tegroup_matrix m = { .rows = rows, .cols = cols, .dtype = dtype };
-    m.data = allocate(owner, (size_t)(rows * cols) * (size_t)tegroup_dtype_bits(dtype) / 8);
+    m.data = allocate(owner, matrix_bytes(m));
     return m;
 }
 
 /* ---- What is learnt ---- */
 
 typedef struct settings {
-    tegroup_dtype   dtype;
+    tegroup_space   space;                 /* where the model lives; the stream of a GPU                         */
+    struct CUstream_st *stream;
+    tegroup_dtype   dtype, operand;        /* of the model, and of what products read                            */
     tegroup_compute compute;
     int64_t context, embed, width, hidden; /* bytes a window, and the widths of a byte, the stream and an expert */
     int32_t blocks, experts, choices;      /* choices: experts that each token takes                             */
@@ -108,12 +127,20 @@ typedef struct settings {
     double  balance;                       /* weight of the load-balancing loss                                  */
 } settings;
 
+/* Between the host's memory and the model's, in either direction. */
+static void copy(const settings *s, void *to, const void *from, size_t bytes)
+{
+    if (ON_GPU(s)) copy_gpu(s->stream, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
 typedef struct parameter {
     char    name[32];
     int32_t rank;
     int64_t shape[3];
     int64_t elements;
-    void   *value, *grad, *mean, *square; /* mean and square: Adam's moments of the gradient */
+    void   *value, *grad, *mean, *square; /* mean and square: Adam's moments of the gradient         */
+    void   *operand;                      /* value as products read it; value itself in the same type */
 } parameter;
 
 typedef struct block_parameters {
@@ -127,7 +154,7 @@ typedef struct model {
     block_parameters block[MAX_BLOCKS];
     parameter       *all[MAX_PARAMETERS];
     int              count;
-    int64_t          updates; /* steps of Adam so far */
+    gpu_clock       *clock; /* on the GPU */
 } model;
 
 /* A parameter of shape [d0, d1, d2], leading zeros left out. */
@@ -144,6 +171,9 @@ static void add_parameter(model *m, parameter *p, const char *name, int64_t d0, 
     void **buffers[] = { &p->value, &p->grad, &p->mean, &p->square };
     for (int i = 0; i < 4; i++)
         *buffers[i] = make_matrix(&m->owner, m->s.dtype, p->elements, 1).data;
+    p->operand = p->value;
+    if (p->rank > 1 && m->s.operand != m->s.dtype)
+        p->operand = make_matrix(&m->owner, m->s.operand, p->elements, 1).data;
     m->all[m->count++] = p;
 }
 
@@ -179,10 +209,15 @@ static void initialise(model *m, uint64_t seed)
         parameter *p = m->all[i];
         uint64_t own_seed = random_bits(&seed);
         double spread = 1 / sqrt((double)p->shape[p->rank - 1]);
+        memory here = { .space = TEGROUP_SPACE_HOST };
+        const tegroup_matrix values = make_matrix(&here, m->s.dtype, p->elements, 1);
         if (p == &m->embedding) spread = 1;
         if (p == &m->head || strstr(p->name, "router")) spread *= 0.3;
-        if (p->rank > 1) BY_TYPE(m->s.dtype, fill_random, p->elements, spread, own_seed, p->value);
-        else BY_TYPE(m->s.dtype, fill, p->elements, p == &m->head_bias ? 0 : 1, p->value);
+        if (p->rank > 1) BY_TYPE(m->s.dtype, fill_random, p->elements, spread, own_seed, values.data);
+        else BY_TYPE(m->s.dtype, fill, p->elements, p == &m->head_bias ? 0 : 1, values.data);
+        copy(&m->s, p->value, values.data, matrix_bytes(values));
+        if (p->operand != p->value) STAGE(&m->s, narrow, p->elements, p->value, m->s.operand, p->operand);
+        release(&here);
     }
 }
 
@@ -190,6 +225,8 @@ static void model_make(model *m, const settings *s, uint64_t seed)
 {
     memset(m, 0, sizeof *m);
     m->s = *s;
+    m->owner.space = s->space;
+    if (ON_GPU(s)) m->clock = allocate(&m->owner, sizeof *m->clock);
     declare_parameters(m);
     initialise(m, seed);
 }
@@ -201,16 +238,20 @@ static int64_t model_elements(const model *m)
     return sum;
 }
 
-/* One step of Adam with the gradients gathered since the last one. */
+/* One step of Adam with the gradients gathered since the last one. A GPU takes the rate from its clock. */
 static void update(model *m, double rate)
 {
-    const double keep_mean = 0.9, keep_square = 0.99;
-    const double step = (double)++m->updates;
-    const double corrected = rate * sqrt(1 - pow(keep_square, step)) / (1 - pow(keep_mean, step));
     for (int i = 0; i < m->count; i++) {
         parameter *p = m->all[i];
-        BY_TYPE(m->s.dtype, adam, p->elements, corrected, keep_mean, keep_square, 1e-8, p->grad, p->mean, p->square,
-            p->value);
+        float *value = p->value, *grad = p->grad, *mean = p->mean, *square = p->square;
+        void *bf16 = p->operand != p->value ? p->operand : NULL;
+        if (ON_GPU(&m->s)) {
+            adam_gpu(m->s.stream, p->elements, m->clock, grad, mean, square, value, bf16);
+            continue;
+        }
+        PARALLEL_FOR
+        for (int64_t j = 0; j < p->elements; j++) adam((float)rate, &grad[j], &mean[j], &square[j], &value[j]);
+        if (bf16) narrow_f32(p->elements, value, m->s.operand, bf16);
     }
 }
 
@@ -238,22 +279,23 @@ typedef struct block {
     tegroup_shape  routed;                                           /* the rows, by expert               */
     void          *snapshot;
     size_t         snapshot_bytes;
-    double         balance_loss;
+    double        *balance_loss;                                     /* on the host alone                 */
 } block;
 
 /* Gradients live only from one stage to the next, so that all blocks share one set. */
 typedef struct gradients {
     tegroup_matrix embedded, stream, normed, logits, router_logits, choice_weights;
+    tegroup_matrix projected; /* the stream, as products read it */
     tegroup_matrix expert_output, activated, gate_up, permuted;
 } gradients;
 
 typedef struct pass {
     model         *m;
-    memory         owner;
+    memory         owner, here;
     int64_t        tokens;
-    uint8_t       *bytes;    /* [tokens, context]: the windows                                   */
-    int32_t       *targets;  /* [tokens]: the byte after each window; -1 = none                  */
-    double        *row_loss; /* [tokens]                                                         */
+    uint8_t       *bytes,   *bytes_here;    /* [tokens, context]: the windows; and on the host    */
+    int32_t       *targets, *targets_here;  /* [tokens]: the byte after each window; -1 = none    */
+    double        *row_loss, *row_loss_here; /* [tokens]                                          */
     linear         projection, head;
     tegroup_matrix embedded, stream[MAX_BLOCKS + 1], normed, inverse_rms, logits;
     block          block[MAX_BLOCKS];
@@ -283,18 +325,23 @@ static tegroup_tensor activation(const tegroup_shape *rows, tegroup_matrix m)
     return t;
 }
 
+/* One workspace serves every call of a pass: they run one after another. */
+static void reserve(pass *p, const tegroup_layout *layout)
+{
+    if (p->workspace_bytes < layout->total_bytes) p->workspace_bytes = layout->total_bytes;
+}
+
 static void plan_product(pass *p, product *q, tegroup_op op, double rows, double n, double k)
 {
     tegroup_error error;
     q->desc.struct_size = sizeof q->desc;
     q->desc.op = op;
-    q->desc.space = TEGROUP_SPACE_HOST;
+    q->desc.space = p->m->s.space;
     q->desc.compute = p->m->s.compute;
     q->desc.threads = p->m->s.threads;
     must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
     q->flop = 2 * rows * n * k;
-    if (p->workspace_bytes < q->plan.workspace.total_bytes)
-        p->workspace_bytes = q->plan.workspace.total_bytes;
+    reserve(p, &q->plan.workspace);
 }
 
 /* Plan y = x weight^T (+ bias) and its gradients. Weight gradients add up over micro-batches; grad_x is overwritten,
@@ -304,7 +351,7 @@ static void plan_linear(pass *p, linear *l, const tegroup_shape *rows, const par
 {
     const tegroup_dtype dtype = p->m->s.dtype;
     const int64_t groups = rows->groups, n = y.cols, k = x.cols;
-    const tegroup_tensor w = uniform(dtype, groups, n, k, weight->value);
+    const tegroup_tensor w = uniform(p->m->s.operand, groups, n, k, weight->operand);
 
     l->forward.desc.a = activation(rows, x);
     l->forward.desc.b = w;
@@ -333,7 +380,7 @@ static void multiply(pass *p, product *q)
     const double start = seconds();
     q->desc.workspace = p->workspace;
     q->desc.workspace_bytes = p->workspace_bytes;
-    must(tegroup_gemm(&q->plan, &q->desc, NULL, &error), &error);
+    must(tegroup_gemm(&q->plan, &q->desc, p->m->s.stream, &error), &error);
     p->gemm_seconds += seconds() - start;
     p->gemm_flop += q->flop;
 }
@@ -348,13 +395,14 @@ static void make_gradients(pass *p)
     g->embedded       = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
     g->stream         = make_matrix(&p->owner, s->dtype, tokens, s->width);
     g->normed         = make_matrix(&p->owner, s->dtype, tokens, s->width);
-    g->logits         = make_matrix(&p->owner, s->dtype, tokens, BYTE_VALUES);
-    g->router_logits  = make_matrix(&p->owner, s->dtype, tokens, s->experts);
+    g->logits         = make_matrix(&p->owner, s->operand, tokens, BYTE_VALUES);
+    g->router_logits  = make_matrix(&p->owner, s->operand, tokens, s->experts);
     g->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
-    g->expert_output  = make_matrix(&p->owner, s->dtype, rows, s->width);
-    g->activated      = make_matrix(&p->owner, s->dtype, rows, s->hidden);
-    g->gate_up        = make_matrix(&p->owner, s->dtype, rows, 2 * s->hidden);
-    g->permuted       = make_matrix(&p->owner, s->dtype, rows, s->width);
+    g->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
+    g->activated      = make_matrix(&p->owner, s->operand, rows, s->hidden);
+    g->gate_up        = make_matrix(&p->owner, s->operand, rows, 2 * s->hidden);
+    g->projected      = s->operand == s->dtype ? g->stream : make_matrix(&p->owner, s->operand, tokens, s->width);
+    g->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
 }
 
 /* The shape of the routed rows: their sizes are the router's counts, their snapshot is made anew for each routing. */
@@ -368,11 +416,20 @@ static void make_routed_shape(pass *p, block *b)
     b->routed.row_sizes.data = b->counts.data;
     b->routed.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
     b->routed.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    b->routed.row_sizes.space = TEGROUP_SPACE_HOST;
+    b->routed.row_sizes.space = p->m->s.space;
     must(tegroup_snapshot_layout(&b->routed, &layout, &error), &error);
     b->snapshot_bytes = layout.total_bytes;
     b->snapshot = allocate(&p->owner, layout.total_bytes);
     b->routed.snapshot = b->snapshot;
+}
+
+static tegroup_permutation_desc permutation_of(const pass *p, const block *b)
+{
+    const tegroup_permutation_desc desc = {
+        .struct_size = sizeof desc, .space = p->m->s.space, .shape = b->routed,
+        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
+    };
+    return desc;
 }
 
 static void make_block(pass *p, int index, const tegroup_shape *dense)
@@ -381,7 +438,7 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
     const int64_t tokens = p->tokens, rows = tokens * s->choices;
     block *b = &p->block[index];
     b->weights        = &p->m->block[index];
-    b->normed         = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    b->normed         = make_matrix(&p->owner, s->operand, tokens, s->width);
     b->inverse_rms    = make_matrix(&p->owner, s->dtype, tokens, 1);
     b->logits         = make_matrix(&p->owner, s->dtype, tokens, s->experts);
     b->probabilities  = make_matrix(&p->owner, s->dtype, tokens, s->experts);
@@ -390,11 +447,18 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
     b->counts         = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, s->experts);
     b->row_of_slot    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, tokens, s->choices);
     b->slot_of_row    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, rows);
-    b->permuted       = make_matrix(&p->owner, s->dtype, rows, s->width);
-    b->gate_up        = make_matrix(&p->owner, s->dtype, rows, 2 * s->hidden);
-    b->activated      = make_matrix(&p->owner, s->dtype, rows, s->hidden);
-    b->expert_output  = make_matrix(&p->owner, s->dtype, rows, s->width);
+    b->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
+    b->gate_up        = make_matrix(&p->owner, s->operand, rows, 2 * s->hidden);
+    b->activated      = make_matrix(&p->owner, s->operand, rows, s->hidden);
+    b->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
+    if (!ON_GPU(s)) b->balance_loss = allocate(&p->owner, sizeof *b->balance_loss);
     make_routed_shape(p, b);
+
+    tegroup_error error;
+    tegroup_layout layout;
+    const tegroup_permutation_desc permutation = permutation_of(p, b);
+    must(tegroup_permutation_layout(&permutation, &layout, &error), &error);
+    reserve(p, &layout);
 
     const gradients *g = &p->grad;
     plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);
@@ -407,18 +471,24 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
 static pass *pass_make(model *m, int64_t tokens)
 {
     const settings *s = &m->s;
-    memory owner = { NULL };
-    pass *p = allocate(&owner, sizeof *p);
+    memory here = { .space = TEGROUP_SPACE_HOST };
+    pass *p = allocate(&here, sizeof *p);
     const tegroup_shape dense = uniform(s->dtype, 1, tokens, 0, NULL).shape;
     p->m = m;
     p->tokens = tokens;
-    p->owner = owner;
-    p->bytes = allocate(&p->owner, (size_t)(tokens * s->context));
-    p->targets = allocate(&p->owner, (size_t)tokens * sizeof *p->targets);
-    p->row_loss = allocate(&p->owner, (size_t)tokens * sizeof *p->row_loss);
-    p->embedded = make_matrix(&p->owner, s->dtype, tokens, s->context * s->embed);
+    p->here = here;
+    p->owner.space = s->space;
+    p->bytes_here = p->bytes = allocate(&p->here, (size_t)(tokens * s->context));
+    p->targets_here = p->targets = allocate(&p->here, (size_t)tokens * sizeof *p->targets);
+    p->row_loss_here = p->row_loss = allocate(&p->here, (size_t)tokens * sizeof *p->row_loss);
+    if (ON_GPU(s)) {
+        p->bytes = allocate(&p->owner, (size_t)(tokens * s->context));
+        p->targets = allocate(&p->owner, (size_t)tokens * sizeof *p->targets);
+        p->row_loss = allocate(&p->owner, (size_t)tokens * sizeof *p->row_loss);
+    }
+    p->embedded = make_matrix(&p->owner, s->operand, tokens, s->context * s->embed);
     for (int b = 0; b <= s->blocks; b++) p->stream[b] = make_matrix(&p->owner, s->dtype, tokens, s->width);
-    p->normed = make_matrix(&p->owner, s->dtype, tokens, s->width);
+    p->normed = make_matrix(&p->owner, s->operand, tokens, s->width);
     p->inverse_rms = make_matrix(&p->owner, s->dtype, tokens, 1);
     p->logits = make_matrix(&p->owner, s->dtype, tokens, BYTE_VALUES);
     p->spare_indices = make_matrix(&p->owner, TEGROUP_DTYPE_I32, tokens, s->choices);
@@ -426,7 +496,7 @@ static pass *pass_make(model *m, int64_t tokens)
     make_gradients(p);
     for (int b = 0; b < s->blocks; b++) make_block(p, b, &dense);
     plan_linear(p, &p->projection, &dense, &m->projection, NULL, p->embedded, p->stream[0], p->grad.embedded,
-        p->grad.stream, 0);
+        p->grad.projected, 0);
     plan_linear(p, &p->head, &dense, &m->head, &m->head_bias, p->normed, p->logits, p->grad.normed, p->grad.logits, 0);
     p->workspace = allocate(&p->owner, p->workspace_bytes);
     return p;
@@ -434,8 +504,9 @@ static pass *pass_make(model *m, int64_t tokens)
 
 static void pass_release(pass *p)
 {
-    memory owner = p->owner; /* the pass itself lies in the memory that is released */
-    release(&owner);
+    memory here = p->here; /* the pass itself lies in the memory that is released */
+    release(&p->owner);
+    release(&here);
 }
 
 /* ---- Forward ---- */
@@ -444,14 +515,23 @@ static void pass_release(pass *p)
 static void set_window(pass *p, int64_t t, const uint8_t *text, int64_t position)
 {
     const int64_t context = p->m->s.context;
-    memcpy(p->bytes + t * context, text + position - context, (size_t)context);
-    p->targets[t] = text[position];
+    memcpy(p->bytes_here + t * context, text + position - context, (size_t)context);
+    p->targets_here[t] = text[position];
+}
+
+/* Windows that were set on the host, to where the model is. */
+static void load_windows(pass *p)
+{
+    const settings *s = &p->m->s;
+    if (!ON_GPU(s)) return;
+    copy(s, p->bytes, p->bytes_here, (size_t)(p->tokens * s->context));
+    copy(s, p->targets, p->targets_here, (size_t)p->tokens * sizeof *p->targets);
 }
 
 static void embed_windows(pass *p)
 {
     const settings *s = &p->m->s;
-    BY_TYPE(s->dtype, embed, p->tokens * s->context, s->embed, p->bytes, p->m->embedding.value, p->embedded.data);
+    STAGE(s, embed, p->tokens * s->context, s->embed, p->bytes, p->m->embedding.value, s->operand, p->embedded.data);
 }
 
 /* Scores, then each token's experts and their weights. */
@@ -461,33 +541,32 @@ static void route(pass *p, block *b)
     tegroup_error error;
     multiply(p, &b->router.forward);
     tegroup_router_desc desc = {
-        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST,
+        .struct_size = sizeof desc, .space = p->m->s.space,
         .experts = s->experts, .k = s->choices, .normalize = 1,
         .logits = b->logits, .probabilities = b->probabilities, .weights = b->choice_weights,
         .indices = p->keep_routing ? p->spare_indices : b->indices,
         .counts = p->keep_routing ? p->spare_counts : b->counts,
-        .balance_coefficient = s->balance, .balance_loss = &b->balance_loss
+        .balance_coefficient = s->balance, .balance_loss = b->balance_loss
     };
-    must(tegroup_router(&desc, NULL, &error), &error);
+    must(tegroup_router(&desc, p->m->s.stream, &error), &error);
     if (p->keep_routing)
         BY_TYPE(s->dtype, route_given, p->tokens, s->experts, s->choices, s->balance, b->probabilities.data,
-            b->indices.data, b->counts.data, b->choice_weights.data, &b->balance_loss);
+            b->indices.data, b->counts.data, b->choice_weights.data, b->balance_loss);
 }
 
 /* The routing as rows sorted by expert: the snapshot, and where each token's copies go. */
-static void group_by_expert(block *b)
+static void group_by_expert(pass *p, block *b)
 {
     tegroup_error error;
     const tegroup_prepare_desc prepare = {
-        .struct_size = sizeof prepare, .space = TEGROUP_SPACE_HOST, .shape = b->routed,
+        .struct_size = sizeof prepare, .space = p->m->s.space, .shape = b->routed,
         .snapshot = b->snapshot, .snapshot_bytes = b->snapshot_bytes
     };
-    must(tegroup_prepare(&prepare, NULL, &error), &error);
-    const tegroup_permutation_desc permutation = {
-        .struct_size = sizeof permutation, .space = TEGROUP_SPACE_HOST, .shape = b->routed,
-        .indices = b->indices, .row_of_slot = b->row_of_slot, .slot_of_row = b->slot_of_row
-    };
-    must(tegroup_permutation_make(&permutation, NULL, &error), &error);
+    must(tegroup_prepare(&prepare, p->m->s.stream, &error), &error);
+    tegroup_permutation_desc permutation = permutation_of(p, b);
+    permutation.workspace = p->workspace;
+    permutation.workspace_bytes = p->workspace_bytes;
+    must(tegroup_permutation_make(&permutation, p->m->s.stream, &error), &error);
 }
 
 /* fc1, SwiGLU and fc2 on the rows of each expert. */
@@ -495,16 +574,16 @@ static void run_experts(pass *p, block *b)
 {
     tegroup_error error;
     const tegroup_permute_desc permute = {
-        .struct_size = sizeof permute, .space = TEGROUP_SPACE_HOST, .k = p->m->s.choices,
+        .struct_size = sizeof permute, .space = p->m->s.space, .k = p->m->s.choices,
         .tokens = b->normed, .slot_of_row = b->slot_of_row, .permuted = b->permuted
     };
     const tegroup_activation_desc swiglu = {
-        .struct_size = sizeof swiglu, .space = TEGROUP_SPACE_HOST, .activation = TEGROUP_ACTIVATION_SWIGLU,
+        .struct_size = sizeof swiglu, .space = p->m->s.space, .activation = TEGROUP_ACTIVATION_SWIGLU,
         .snapshot = b->snapshot, .input = b->gate_up, .output = b->activated
     };
-    must(tegroup_permute(&permute, NULL, &error), &error);
+    must(tegroup_permute(&permute, p->m->s.stream, &error), &error);
     multiply(p, &b->fc1.forward);
-    must(tegroup_activation_forward(&swiglu, NULL, &error), &error);
+    must(tegroup_activation_forward(&swiglu, p->m->s.stream, &error), &error);
     multiply(p, &b->fc2.forward);
 }
 
@@ -514,17 +593,17 @@ static void block_forward(pass *p, int index)
     const settings *s = &p->m->s;
     block *b = &p->block[index];
     tegroup_error error;
-    BY_TYPE(s->dtype, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value, b->normed.data,
+    STAGE(s, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value, s->operand, b->normed.data,
         b->inverse_rms.data);
     route(p, b);
-    group_by_expert(b);
+    group_by_expert(p, b);
     run_experts(p, b);
     const tegroup_combine_desc combine = {
-        .struct_size = sizeof combine, .space = TEGROUP_SPACE_HOST, .permuted = b->expert_output,
+        .struct_size = sizeof combine, .space = p->m->s.space, .permuted = b->expert_output,
         .row_of_slot = b->row_of_slot, .weights = b->choice_weights, .tokens = p->stream[index + 1]
     };
-    must(tegroup_combine(&combine, NULL, &error), &error);
-    BY_TYPE(s->dtype, add, p->tokens * s->width, p->stream[index].data, p->stream[index + 1].data);
+    must(tegroup_combine(&combine, p->m->s.stream, &error), &error);
+    STAGE(s, add, p->tokens * s->width, p->stream[index].data, p->stream[index + 1].data);
 }
 
 /* Logits from embedded windows. Bypassing leaves the blocks' contributions out of the stream. */
@@ -534,26 +613,32 @@ static void forward(pass *p, int bypass_blocks)
     const tegroup_matrix *last = &p->stream[bypass_blocks ? 0 : s->blocks];
     multiply(p, &p->projection.forward);
     for (int b = 0; b < s->blocks && !bypass_blocks; b++) block_forward(p, b);
-    BY_TYPE(s->dtype, rms_norm, p->tokens, s->width, last->data, p->m->final_norm.value, p->normed.data,
+    STAGE(s, rms_norm, p->tokens, s->width, last->data, p->m->final_norm.value, s->operand, p->normed.data,
         p->inverse_rms.data);
     multiply(p, &p->head.forward);
 }
 
-/* Sum of the windows' losses, and `scale` times its gradient where scale is not 0. */
-static double cross_entropy(pass *p, double scale)
+/* The windows' losses, and `scale` times the gradient of their sum where scale is not 0. */
+static void cross_entropy(pass *p, double scale)
+{
+    const settings *s = &p->m->s;
+    void *grad_logits = scale != 0 ? p->grad.logits.data : NULL;
+    STAGE(s, cross_entropy, p->tokens, BYTE_VALUES, p->logits.data, p->targets, scale, p->row_loss, s->operand,
+        grad_logits);
+}
+
+static double total_loss(pass *p)
 {
     double sum = 0;
-    void *grad_logits = scale != 0 ? p->grad.logits.data : NULL;
-    BY_TYPE(p->m->s.dtype, cross_entropy, p->tokens, BYTE_VALUES, p->logits.data, p->targets, scale, p->row_loss,
-        grad_logits);
-    for (int64_t t = 0; t < p->tokens; t++) sum += p->row_loss[t];
+    if (ON_GPU(&p->m->s)) copy(&p->m->s, p->row_loss_here, p->row_loss, (size_t)p->tokens * sizeof *p->row_loss);
+    for (int64_t t = 0; t < p->tokens; t++) sum += p->row_loss_here[t];
     return sum;
 }
 
 static double balance_loss(const pass *p)
 {
     double sum = 0;
-    for (int b = 0; b < p->m->s.blocks; b++) sum += p->block[b].balance_loss;
+    for (int b = 0; b < p->m->s.blocks; b++) sum += *p->block[b].balance_loss;
     return sum;
 }
 
@@ -562,8 +647,8 @@ static double balance_loss(const pass *p)
 static void norm_backward(pass *p, tegroup_matrix x, tegroup_matrix inverse_rms, const parameter *gain)
 {
     const settings *s = &p->m->s;
-    BY_TYPE(s->dtype, rms_norm_gain, p->tokens, s->width, x.data, inverse_rms.data, p->grad.normed.data, gain->grad);
-    BY_TYPE(s->dtype, rms_norm_input, p->tokens, s->width, x.data, gain->value, inverse_rms.data, p->grad.normed.data,
+    STAGE(s, rms_norm_gain, p->tokens, s->width, x.data, inverse_rms.data, p->grad.normed.data, gain->grad);
+    STAGE(s, rms_norm_input, p->tokens, s->width, x.data, gain->value, inverse_rms.data, p->grad.normed.data,
         p->grad.stream.data);
 }
 
@@ -572,11 +657,11 @@ static void combine_backward(pass *p, block *b)
 {
     tegroup_error error;
     const tegroup_combine_backward_desc desc = {
-        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST, .grad_tokens = p->grad.stream,
+        .struct_size = sizeof desc, .space = p->m->s.space, .grad_tokens = p->grad.stream,
         .permuted = b->expert_output, .row_of_slot = b->row_of_slot, .weights = b->choice_weights,
         .grad_permuted = p->grad.expert_output, .grad_weights = p->grad.choice_weights
     };
-    must(tegroup_combine_backward(&desc, NULL, &error), &error);
+    must(tegroup_combine_backward(&desc, p->m->s.stream, &error), &error);
 }
 
 /* fc2, SwiGLU and fc1 backwards; each token's gradient is the sum over its copies. */
@@ -584,19 +669,19 @@ static void experts_backward(pass *p, block *b)
 {
     tegroup_error error;
     const tegroup_activation_backward_desc swiglu = {
-        .struct_size = sizeof swiglu, .space = TEGROUP_SPACE_HOST, .activation = TEGROUP_ACTIVATION_SWIGLU,
+        .struct_size = sizeof swiglu, .space = p->m->s.space, .activation = TEGROUP_ACTIVATION_SWIGLU,
         .snapshot = b->snapshot, .input = b->gate_up, .grad_output = p->grad.activated, .grad_input = p->grad.gate_up
     };
     const tegroup_combine_desc sum_copies = {
-        .struct_size = sizeof sum_copies, .space = TEGROUP_SPACE_HOST, .permuted = p->grad.permuted,
+        .struct_size = sizeof sum_copies, .space = p->m->s.space, .permuted = p->grad.permuted,
         .row_of_slot = b->row_of_slot, .tokens = p->grad.normed
     };
     multiply(p, &b->fc2.wgrad);
     multiply(p, &b->fc2.dgrad);
-    must(tegroup_activation_backward(&swiglu, NULL, &error), &error);
+    must(tegroup_activation_backward(&swiglu, p->m->s.stream, &error), &error);
     multiply(p, &b->fc1.wgrad);
     multiply(p, &b->fc1.dgrad);
-    must(tegroup_combine(&sum_copies, NULL, &error), &error);
+    must(tegroup_combine(&sum_copies, p->m->s.stream, &error), &error);
 }
 
 /* The router's part of grad.normed is added to the experts'. `share` scales the load-balancing loss, as the logits'
@@ -606,13 +691,13 @@ static void router_backward(pass *p, block *b, double share)
     const settings *s = &p->m->s;
     tegroup_error error;
     const tegroup_router_backward_desc desc = {
-        .struct_size = sizeof desc, .space = TEGROUP_SPACE_HOST,
+        .struct_size = sizeof desc, .space = p->m->s.space,
         .experts = s->experts, .k = s->choices, .normalize = 1,
         .probabilities = b->probabilities, .indices = b->indices, .counts = b->counts,
         .grad_weights = p->grad.choice_weights, .grad_logits = p->grad.router_logits,
         .balance_coefficient = s->balance, .loss_scale = share
     };
-    must(tegroup_router_backward(&desc, NULL, &error), &error);
+    must(tegroup_router_backward(&desc, p->m->s.stream, &error), &error);
     multiply(p, &b->router.wgrad);
     multiply(p, &b->router.dgrad);
 }
@@ -623,7 +708,7 @@ static void backward(pass *p, double share)
     const settings *s = &p->m->s;
     multiply(p, &p->head.wgrad);
     multiply(p, &p->head.dgrad);
-    BY_TYPE(s->dtype, fill, p->tokens * s->width, 0, p->grad.stream.data);
+    STAGE(s, clear, p->tokens * s->width, p->grad.stream.data);
     norm_backward(p, p->stream[s->blocks], p->inverse_rms, &p->m->final_norm);
     for (int i = s->blocks - 1; i >= 0; i--) {
         block *b = &p->block[i];
@@ -632,8 +717,10 @@ static void backward(pass *p, double share)
         router_backward(p, b, share);
         norm_backward(p, p->stream[i], b->inverse_rms, &b->weights->norm);
     }
+    if (s->operand != s->dtype)
+        STAGE(s, narrow, p->tokens * s->width, p->grad.stream.data, s->operand, p->grad.projected.data);
     multiply(p, &p->projection.wgrad);
     multiply(p, &p->projection.dgrad);
-    BY_TYPE(s->dtype, embed_backward, p->tokens * s->context, s->embed, p->bytes, p->grad.embedded.data,
+    STAGE(s, embed_backward, p->tokens * s->context, s->embed, p->bytes, p->grad.embedded.data,
         p->m->embedding.grad);
 }

@@ -43,14 +43,17 @@ static int format_header(const model *m, char *header)
     return length;
 }
 
-static void write_values(FILE *file, const parameter *p)
+static void write_values(FILE *file, const settings *s, const parameter *p)
 {
-    const float *values = p->value;
+    memory here = { .space = TEGROUP_SPACE_HOST };
+    float *values = allocate(&here, (size_t)p->elements * sizeof *values);
+    copy(s, values, p->value, (size_t)p->elements * sizeof *values);
     for (int64_t i = 0; i < p->elements; i++) {
         uint32_t bits;
         memcpy(&bits, &values[i], sizeof bits);
         write_little_endian(file, bits, 4);
     }
+    release(&here);
 }
 
 /* Write an FP32 model to an open file and close it. Returns 0 when not all of it could be written. */
@@ -60,7 +63,7 @@ static int write_safetensors(const model *m, FILE *file)
     const int length = format_header(m, header);
     write_little_endian(file, (uint64_t)length, 8);
     fwrite(header, 1, (size_t)length, file);
-    for (int i = 0; i < m->count; i++) write_values(file, m->all[i]);
+    for (int i = 0; i < m->count; i++) write_values(file, &m->s, m->all[i]);
     const int complete = !ferror(file);
     return fclose(file) == 0 && complete;
 }

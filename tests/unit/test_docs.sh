@@ -3,6 +3,7 @@
 #   ok NAME | not ok NAME | skip NAME reason
 # The exit status is 1 if a test failed. Fenced blocks of README.md and docs/*.md are taken by their language:
 #   sh     run as written, in a copy of the tree. `make` runs only its quick targets; of the others make says what it would do
+#   cuda   the quickstart for GPUs; tests/unit/test_examples.sh compiles and runs it
 #   c      compiled and run. A block with a main is a whole program. Any other goes on from step 4 of examples/quickstart.c: its
 #          variables are there, and so is `status`, whose error is printed at the end
 #   text   directly after a c block: what that block prints; "..." stands for anything
@@ -51,6 +52,8 @@ awk -v to="$work/blocks" '
 quickstart=$(grep -l 'examples/quickstart.c' "$work"/blocks/*.c | head -n 1)
 diff "$quickstart" examples/quickstart.c > "$work/log" 2>&1
 report $? 'README.md quickstart is examples/quickstart.c'
+cat "$work"/blocks/*.cuda 2> /dev/null | diff - examples/quickstart.cu > "$work/log" 2>&1
+report $? 'README.md CUDA quickstart is examples/quickstart.cu'
 [ "$(wc -l < examples/quickstart.c)" -le 40 ]
 report $? 'quickstart is at most 40 lines'
 mkdir "$work/quickstart" && cp -r examples tegroup.h tegroup_cuda.cuh "$work/quickstart/" && cp "$quickstart" "$work/quickstart/examples/quickstart.c"

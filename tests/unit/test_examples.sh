@@ -1,7 +1,8 @@
 #!/bin/sh
 # Every example is built by the command in its first line, as written, and run; in a copy of the tree. One line a test:
 #   ok NAME | not ok NAME | skip NAME reason
-# The exit status is 1 if a test failed.
+# The exit status is 1 if a test failed. Those for a GPU are compiled without their GEMM kernels where there is none, and
+# skipped without nvcc. Arguments are the examples to test; none means all.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -30,7 +31,37 @@ sanitized() { # program: its whole arithmetic, forward and backward
 mkdir "$work/tree"
 cd "$root" || exit
 tar -cf - $(ls | grep -vx build) | tar -C "$work/tree" -xf - && cd "$work/tree" || exit
-for example in examples/*.c; do
+[ $# -gt 0 ] || set -- examples/*.c examples/*.cu examples/use_*.py
+nvcc=${NVCC:-$(command -v nvcc || true)}
+gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1)
+
+gpu_example() { # source: by its whole first line with a GPU; without one as far as a compiler goes
+    command=$(sed -n '1s|^[/"*]* \{0,1\}\(.*[^ */]\)[ */]*$|\1|p' "$1")
+    case $command in "nvcc "*"$1"* | "make lib && "*"$1"*) code=0 ;; *) code=1 ;; esac
+    echo "the first line is: $(head -n 1 "$1")" > "$work/log"
+    report $code "$1 opens with its commands"
+    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc"; return; fi
+    if [ -z "$gpu" ]; then
+        case $1 in
+        *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-arch=native|-arch=sm_90 -DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
+        *.c) ${CC:-cc} -Wall -Wextra -Werror -std=c11 -fsyntax-only -I. -I"$(dirname "$nvcc")/../include" "$1" > "$work/log" 2>&1 ;;
+        *.py) "${PYTHON:-python3}" -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" > "$work/log" 2>&1 ;;
+        esac
+        report $? "$1 compiles"
+        echo "skip gpu_example_${1##*/} no GPU"
+        return
+    fi
+    case $1 in
+    *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_${1##*/} needs torch"; return; } ;;
+    esac
+    PATH=$(dirname "$nvcc"):$PATH sh -ec "$command" > "$work/log" 2>&1
+    report $? "$1 does what its first line says"
+}
+
+for example; do
+    case $example in
+    *.cu | */use_*) gpu_example "$example"; continue ;;
+    esac
     command=$(sed -n '1s|^/\* \(cc .*\) \*/$|\1|p' "$example")
     program=$(printf '%s\n' "$command" | sed -n 's|.* -o \([^ ]*\) .*|\1|p')
     [ -n "$program" ] && [ ! -e "$program" ]

@@ -100,6 +100,17 @@ test_repeatable() {
     report weights_depend_on_seed $?
 }
 
+# Products of BF16 move the losses by less than 1%: the same windows, the same weights to begin with.
+test_bf16() {
+    for type in f32 bf16; do
+        train "$text" "$scratch/w_$type" $([ $type = f32 ] || echo --bf16)
+        sed -n 's/^held-out \([0-9.]*\) .*/\1/p' "$scratch/stdout"
+    done >"$scratch/losses"
+    awk 'NR == 1 { f32 = $1 } NR == 2 && f32 > 0 { off = $1 / f32 - 1; good = off < 0.01 && off > -0.01 } END { exit !good }' "$scratch/losses" \
+        && ! cmp -s "$scratch/w_f32" "$scratch/w_bf16"
+    report bf16_follows_f32 $?
+}
+
 build; report builds $?
 [ $failed -eq 0 ] || exit 1
 test_arguments
@@ -108,4 +119,5 @@ test_gradients
 test_weights_file
 test_held_out_is_not_trained_on
 test_repeatable
+test_bf16
 exit $failed

@@ -1,0 +1,39 @@
+#!/bin/sh
+# examples/train_moe on a GPU: its training repeats bit for bit, and its losses are those of the CPU. One line a test:
+#   ok NAME | not ok NAME | skip NAME reason
+# The exit status is 1 if a test failed.
+set -u
+export OMP_WAIT_POLICY=passive
+cd "$(dirname "$0")/../.."
+nvcc=${NVCC:-$(command -v nvcc || true)}
+[ -n "$nvcc" ] || { echo "skip gpu_train_moe nvcc not found"; exit 0; }
+nvidia-smi >/dev/null 2>&1 || { echo "skip gpu_train_moe no GPU"; exit 0; }
+mkdir -p build
+scratch=$(mktemp -d build/test_train_moe_gpu.XXXXXX) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+program=build/train_moe_gpu
+failed=0
+
+report() { # name, exit status
+    if [ "$2" -eq 0 ]; then echo "ok gpu_train_moe_$1"; else echo "not ok gpu_train_moe_$1"; failed=1; fi
+}
+train() { # weights, options: so few steps need not learn to predict, which is an exit status of 1
+    weights=$1; shift
+    "$program" --quiet --steps 20 --out "$weights" "$@" >"$scratch/log" 2>&1
+    [ $? -le 1 ] && [ -s "$weights" ]
+}
+
+make --no-print-directory "$program" >"$scratch/log" 2>&1
+report builds $?
+[ $failed -eq 0 ] || { cat "$scratch/log"; exit 1; }
+train "$scratch/one" && train "$scratch/two" && cmp -s "$scratch/one" "$scratch/two"
+report repeats_bit_for_bit $?
+train "$scratch/three" --seed 2 && ! cmp -s "$scratch/one" "$scratch/three"
+report depends_on_seed $?
+"$program" --agree >"$scratch/log" 2>&1
+report agrees_with_cpu $?
+tail -n 1 "$scratch/log"
+"$program" --out "$scratch/four" >"$scratch/log" 2>&1
+report learns $?
+tail -n 1 "$scratch/log"
+exit $failed
