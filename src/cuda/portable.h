@@ -268,8 +268,8 @@ struct tegroup_impl_gpu_output {
     float alpha, beta;
     bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
 
-    template <int TILE_M, int TILE_N>
-    __device__ __forceinline__ void open(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile) {
+    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                       int tile_m, int tile_n) {
         const tegroup_impl_product &p = tile.p;
         const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         d_row = p.d.ld * bytes;
@@ -283,8 +283,8 @@ struct tegroup_impl_gpu_output {
                     ? NULL
                     : (const char *)desc.row_scale
                           + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-        m = (int32_t)tegroup_impl_min(TILE_M, p.m - tile.i0);
-        n = (int32_t)tegroup_impl_min(TILE_N, p.n - tile.j0);
+        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
+        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
         alpha = (float)p.alpha;
         beta = (float)p.beta;
         empty = p.k == 0;
@@ -490,8 +490,7 @@ struct tegroup_impl_portable_block {
                 *(float2 *)(sums + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8 + lane() % 4 * 2) =
                     make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
         __syncthreads();
-        tegroup_impl_gpu_output output;
-        output.open<TILE_M, TILE_N>(desc, tile);
+        const tegroup_impl_gpu_output output(desc, tile, TILE_M, TILE_N);
         const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
 #pragma unroll 2
         for (int i = line; i < output.m; i += LINES_A_PASS) output.store(desc, i, first, sums + i * PADDED_N + first);
@@ -573,8 +572,7 @@ static __global__ void __launch_bounds__(256)
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
         __syncthreads();
-        tegroup_impl_gpu_output output;
-        output.open<TILE, TILE>(call.desc, tile);
+        const tegroup_impl_gpu_output output(call.desc, tile, TILE, TILE);
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
             output.store(call.desc, e / (TILE / 8), e % (TILE / 8) * 8,

@@ -195,8 +195,8 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
         tegroup_impl_setup_layout(s.groups, &layout);
         ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
         unsigned char *wrote = (unsigned char *)scratch(layout.total_bytes), *want = (unsigned char *)scratch(layout.total_bytes);
-        size_t at = arena_take(layout.total_bytes, 0);
-        tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, arena + at), ours = tegroup_impl_setup_items_of(&layout, want);
+        unsigned char *at = arena_take(layout.total_bytes, 0);
+        tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
         tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
         host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
         host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
@@ -204,11 +204,11 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
         host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
         host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
         host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
-        MUST(cudaMemset(arena + at, 0x5A, layout.total_bytes));
+        MUST(cudaMemset(at, 0x5A, layout.total_bytes));
         memset(want, 0x5A, layout.total_bytes);
         if (s.groups > 0) tegroup_impl_setup_kernel<<<(unsigned)s.groups, 128>>>(call, theirs);
         MUST(cudaDeviceSynchronize());
-        MUST(cudaMemcpy(wrote, arena + at, layout.total_bytes, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
         for (int32_t g = 0; g < s.groups; g++) {
             tegroup_impl_setup one;
             tegroup_impl_setup_group(&host, host_call.views, g, call.alpha, call.beta, &theirs, &one);

@@ -304,7 +304,7 @@ static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d
     d.slot_of_row = on_device(d.slot_of_row);
     if (tegroup_permutation_layout(&d, layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout->total_bytes;
-    d.workspace = layout->total_bytes ? arena + arena_take(layout->total_bytes, 0) : NULL;
+    d.workspace = layout->total_bytes ? arena_take(layout->total_bytes, 0) : NULL;
     return d;
 }
 
@@ -494,7 +494,7 @@ static tegroup_router_desc router_on_device(tegroup_router_desc d) {
     d.balance_loss = (double *)device_of(d.balance_loss);
     if (tegroup_router_layout(&d, &layout, NULL) != TEGROUP_OK) abort();
     d.workspace_bytes = layout.total_bytes;
-    d.workspace = layout.total_bytes ? arena + arena_take(layout.total_bytes, 0) : NULL;
+    d.workspace = layout.total_bytes ? arena_take(layout.total_bytes, 0) : NULL;
     return d;
 }
 
@@ -743,7 +743,7 @@ UTEST(moe_gpu, captured_step) {
     m.slot_of_row = on_device(slot_of_row);
     ASSERT_EQ(TEGROUP_OK, tegroup_permutation_layout(&m, &layout, NULL));
     m.workspace_bytes = layout.total_bytes;
-    m.workspace = arena + arena_take(layout.total_bytes, 0);
+    m.workspace = arena_take(layout.total_bytes, 0);
     tegroup_permute_desc p;
     memset(&p, 0, sizeof p);
     p.struct_size = sizeof p;
@@ -777,7 +777,7 @@ UTEST(moe_gpu, captured_step) {
     v.tensor.dtype = TEGROUP_DTYPE_BF16;
     v.tensor.ld = gated.ld;
     v.tensor.data = a.output.data;
-    v.result = (tegroup_validation *)(arena + arena_take(sizeof(tegroup_validation), 0));
+    v.result = (tegroup_validation *)(arena_take(sizeof(tegroup_validation), 0));
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     auto step = [&]() {
         return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_prepare(&prepare, stream, NULL) == TEGROUP_OK && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
