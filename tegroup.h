@@ -1597,44 +1597,51 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                       tegroup_check_level level, tegroup_error *error) {
+/* A ragged tensor's snapshot: its address, and what a host may read of it. */
+static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                                 tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape;
+    if (!tegroup_impl_ragged(shape)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must not be NULL: prepare first", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
+                      (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                         tegroup_check_level level, tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape;
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
+    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
+    TEGROUP_IMPL_RULE(header->groups == shape->groups, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must be of as many groups", shape->groups, header->groups);
+    TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
+    TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                      "must be of a shape with col_sizes or elements just when this one has them",
+                      tegroup_impl_irregular(shape), header->irregular);
+    if (header->irregular) {
+        TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
+        TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must be prepared for at most shape.elements elements", shape->elements,
+                          header->capacity_elements);
+        TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                          "must be prepared with this ld", t->ld, header->ld);
+    }
+    if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
+    return TEGROUP_OK;
+}
+
+/* A tensor's elements: one buffer, or a list. */
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                     tegroup_check_level level, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
     int32_t g;
-    if (tegroup_impl_ragged(shape)) {
-        TEGROUP_IMPL_RULE(shape->snapshot != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must not be NULL: prepare first", 1, 0);
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT,
-                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be 256-byte aligned", TEGROUP_ALIGNMENT,
-                          (uintptr_t)shape->snapshot % TEGROUP_ALIGNMENT);
-        if (shape->row_sizes.space == TEGROUP_SPACE_HOST) { /* in device memory the kernels that read it check it */
-            const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
-            TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                              "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-            TEGROUP_IMPL_RULE(header->groups == shape->groups, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                              "must be of as many groups", shape->groups, header->groups);
-            TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                              "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
-            TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY,
-                              TEGROUP_IMPL_PATH(SNAPSHOT),
-                              "must be of a shape with col_sizes or elements just when this one has them",
-                              tegroup_impl_irregular(shape), header->irregular);
-            if (header->irregular) {
-                TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared for at most shape.cols columns", shape->cols,
-                                  header->capacity_cols);
-                TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY,
-                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
-                                  shape->elements, header->capacity_elements);
-                TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                                  "must be prepared with this ld", t->ld, header->ld);
-            }
-            if (level == TEGROUP_CHECK_DEEP)
-                TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
-        }
-    }
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
                           TEGROUP_SPACE_HOST, 0);
@@ -1658,6 +1665,15 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
                               (uintptr_t)t->pointers[g] % element);
         }
     return TEGROUP_OK;
+}
+
+/* Rules of one tensor's memory, when a call is about to run. A snapshot in device memory is checked by the kernels that read it. */
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                       tegroup_check_level level, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
+    return tegroup_impl_check_data(t, operand, level, error);
 }
 
 /* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
@@ -2973,9 +2989,11 @@ static inline uint32_t tegroup_impl_built(void) {
 #if defined(TEGROUP_IMPL_CUDA)
 /* The current device as a target; sm stays 0 where there is none. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
-/* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
+/* Complete a plan for the current device: tile, kernel, attributes. */
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error);
+/* Of these backends those whose kernels this unit holds for the current device. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built);
 /* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
@@ -3027,8 +3045,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend", 1,
-                      0);
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
+                      "must hold this backend, with code for this GPU", 1, 0);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
@@ -3222,7 +3240,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
-        (void)tegroup_impl_cuda_target(target);
+        if (tegroup_impl_cuda_target(target) >= 0) target->built = tegroup_impl_cuda_images(tegroup_impl_built());
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
@@ -4519,7 +4537,9 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
                       "must be unset: one buffer is validated", 0, t->pointers_space);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_snapshot_address(t, TEGROUP_IMPL_TENSOR, error)); /* what it holds is data here */
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));

@@ -1810,20 +1810,6 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-
-/* A kernel of ours must have an image for this GPU before anything is enqueued. */
-static inline tegroup_status tegroup_impl_lt_image(const tegroup_plan *plan, const void *kernel, tegroup_error *error) {
-    cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
-        (void)cudaGetLastError();
-        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
-                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
-                                 plan->sm, 0);
-    }
-    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
-}
-
 /* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
 static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
@@ -1901,7 +1887,6 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
     int code = 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_setup_kernel, error));
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
@@ -2033,7 +2018,6 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_empty_kernel, error));
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     lt.stream_count = desc->stream_count;
@@ -2562,9 +2546,10 @@ struct tegroup_impl_portable_block {
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
-                         SHARED_BYTES = STAGES * STAGE_BYTES;
+                         RING_BYTES = STAGES * STAGE_BYTES,
+                         SHARED_BYTES = RING_BYTES + 128; /* room to align the ring */
     static_assert(NI % 2 == 0 && STEPS % 2 == 0, "B's fragments are loaded in pairs, and two sets alternate");
-    static_assert(TILE_M * PADDED_N * 4 <= SHARED_BYTES, "the ring has room for the sums");
+    static_assert(TILE_M * PADDED_N * 4 <= RING_BYTES, "the ring has room for the sums");
 
     uint32_t ring, at_a, at_b; /* the ring; this lane's place in a tile of A and of B */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
@@ -2711,10 +2696,12 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
 #else
-    extern __shared__ __align__(128) unsigned char tegroup_impl_memory[];
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
+    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     __shared__ tegroup_impl_gpu_tile tiles[2]; /* the one that is worked on, and the next */
     __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
-    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(tegroup_impl_memory);
+    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(ring);
     const bool walks = threadIdx.x < 32;
     if (walks) {
         walk.load(call, 0, 0);
@@ -2729,8 +2716,8 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
         if (walks) walk.find(call, t + gridDim.x, &tiles[at ^ 1]); /* while the first loads are on their way */
         block.multiply(tile.p.k);
         if (tegroup_impl_gpu_plain(call.desc, tile.p, tile.j0 + TILE_N))
-            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, tegroup_impl_memory);
-        else block.store(call.desc, tile, tegroup_impl_memory);
+            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
+        else block.store(call.desc, tile, ring);
     }
 #endif
 }
@@ -2880,13 +2867,6 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
-        || (code == cudaSuccess && attributes.ptxVersion < 80)) {
-        (void)cudaGetLastError();
-        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
-                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
-                                 plan->sm, 0);
-    }
     if (code == cudaSuccess)
         TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
                           "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
@@ -2937,6 +2917,18 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
     return 0;
 }
 #endif
+
+/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. Built for GPUs before
+ * SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built) {
+    cudaFuncAttributes attributes;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+        (void)cudaGetLastError();
+        return built & 1u << TEGROUP_BACKEND_CPU;
+    }
+    return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
+}
 
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {

@@ -23,9 +23,11 @@ static inline uint32_t tegroup_impl_built(void) {
 #if defined(TEGROUP_IMPL_CUDA)
 /* The current device as a target; sm stays 0 where there is none. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
-/* Complete a plan for the current device: tile, kernel, attributes; the kernel's image is checked here. */
+/* Complete a plan for the current device: tile, kernel, attributes. */
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error);
+/* Of these backends those whose kernels this unit holds for the current device. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built);
 /* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
@@ -77,8 +79,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         met++;                                                                                                         \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built", "must hold this backend", 1,
-                      0);
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
+                      "must hold this backend, with code for this GPU", 1, 0);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
@@ -272,7 +274,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
-        (void)tegroup_impl_cuda_target(target);
+        if (tegroup_impl_cuda_target(target) >= 0) target->built = tegroup_impl_cuda_images(tegroup_impl_built());
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif

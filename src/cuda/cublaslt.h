@@ -195,20 +195,6 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-
-/* A kernel of ours must have an image for this GPU before anything is enqueued. */
-static inline tegroup_status tegroup_impl_lt_image(const tegroup_plan *plan, const void *kernel, tegroup_error *error) {
-    cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
-        (void)cudaGetLastError();
-        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
-                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
-                                 plan->sm, 0);
-    }
-    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
-}
-
 /* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
 static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);

@@ -36,7 +36,6 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
     int code = 0;
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_setup_kernel, error));
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,

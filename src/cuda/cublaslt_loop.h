@@ -60,7 +60,6 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_image(plan, (const void *)tegroup_impl_empty_kernel, error));
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     lt.stream_count = desc->stream_count;

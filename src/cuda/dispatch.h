@@ -7,6 +7,18 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 }
 #endif
 
+/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. Built for GPUs before
+ * SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built) {
+    cudaFuncAttributes attributes;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+        (void)cudaGetLastError();
+        return built & 1u << TEGROUP_BACKEND_CPU;
+    }
+    return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
+}
+
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     tegroup_target target;

@@ -354,9 +354,10 @@ struct tegroup_impl_portable_block {
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
-                         SHARED_BYTES = STAGES * STAGE_BYTES;
+                         RING_BYTES = STAGES * STAGE_BYTES,
+                         SHARED_BYTES = RING_BYTES + 128; /* room to align the ring */
     static_assert(NI % 2 == 0 && STEPS % 2 == 0, "B's fragments are loaded in pairs, and two sets alternate");
-    static_assert(TILE_M * PADDED_N * 4 <= SHARED_BYTES, "the ring has room for the sums");
+    static_assert(TILE_M * PADDED_N * 4 <= RING_BYTES, "the ring has room for the sums");
 
     uint32_t ring, at_a, at_b; /* the ring; this lane's place in a tile of A and of B */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
@@ -503,10 +504,12 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
     __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
 #else
-    extern __shared__ __align__(128) unsigned char tegroup_impl_memory[];
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
+    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     __shared__ tegroup_impl_gpu_tile tiles[2]; /* the one that is worked on, and the next */
     __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
-    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(tegroup_impl_memory);
+    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(ring);
     const bool walks = threadIdx.x < 32;
     if (walks) {
         walk.load(call, 0, 0);
@@ -521,8 +524,8 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
         if (walks) walk.find(call, t + gridDim.x, &tiles[at ^ 1]); /* while the first loads are on their way */
         block.multiply(tile.p.k);
         if (tegroup_impl_gpu_plain(call.desc, tile.p, tile.j0 + TILE_N))
-            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, tegroup_impl_memory);
-        else block.store(call.desc, tile, tegroup_impl_memory);
+            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
+        else block.store(call.desc, tile, ring);
     }
 #endif
 }

@@ -90,13 +90,6 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
     }
     code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
-        || (code == cudaSuccess && attributes.ptxVersion < 80)) {
-        (void)cudaGetLastError();
-        return tegroup_impl_fail(error, TEGROUP_ERROR_NOT_BUILT, "target.sm",
-                                 "needs a build for this GPU, such as -gencode arch=compute_80,code=compute_80",
-                                 plan->sm, 0);
-    }
     if (code == cudaSuccess)
         TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
                           "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,

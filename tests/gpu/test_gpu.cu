@@ -71,6 +71,7 @@ static spec plain_spec(tegroup_op op, int32_t groups, const int64_t *m, int64_t 
 static void problem_for(problem *p, const spec *s, tegroup_backend backend) {
     problem_make(p, s);
     p->desc.backend = backend;
+    p->s.rounds_product = backend == TEGROUP_BACKEND_CUBLASLT_LOOP; /* as kernels of cuBLASLt for two-byte results do */
 }
 
 static void print_spec(const char *wrong, const spec *s, tegroup_backend backend) {

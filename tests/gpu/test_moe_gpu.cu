@@ -535,7 +535,8 @@ UTEST(moe_gpu, router_forward) {
             for (int32_t e = 0; e < experts; e++) sum += exp(at(&d.logits, t, e) - largest);
             for (int32_t e = 0; e < experts; e++) {
                 const double x = at(&d.logits, t, e) - largest, p = exp(x) / sum, far = isinf(x) ? 0 : fabs(x);
-                ASSERT_TRUE(within(at(&d.probabilities, t, e), p, (experts + 3 * far + 30) * u * p + 2 * tiny));
+                const double read = in == TEGROUP_DTYPE_F64 && out == TEGROUP_DTYPE_F32 && !isinf(x) ? fabs(largest) + fabs(at(&d.logits, t, e)) : 0; /* rounded as they are read */
+                ASSERT_TRUE(within(at(&d.probabilities, t, e), p, (experts + 3 * far + read + 30) * u * p + 2 * tiny));
                 mean[e] += p / (double)tokens;
             }
             for (int32_t j = 0; j < k; j++) {
@@ -794,16 +795,19 @@ UTEST(moe_gpu, captured_step) {
         uint16_t *logits = (uint16_t *)(start + ((unsigned char *)dd.logits.data - arena));
         for (int64_t t = 0; t < TOKENS * EXPERTS; t++) logits[t] = encode16(TEGROUP_DTYPE_BF16, 3 * rng_normal(&r));
         MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        MUST(cudaDeviceSynchronize()); /* the copy may still be on its way, and `stream` does not wait for it */
         MUST(cudaGraphLaunch(exec, stream));
         MUST(cudaStreamSynchronize(stream));
         MUST(cudaMemcpy(replayed, arena, arena_used, cudaMemcpyDeviceToHost));
         MUST(cudaMemcpy(arena, start, arena_used, cudaMemcpyHostToDevice));
+        MUST(cudaDeviceSynchronize()); /* the copy may still be on its way, and `stream` does not wait for it */
         ASSERT_TRUE(step());
         MUST(cudaStreamSynchronize(stream));
         MUST(cudaMemcpy(eager, arena, arena_used, cudaMemcpyDeviceToHost));
         ASSERT_EQ(0, memcmp(eager, replayed, arena_used));
         const tegroup_validation *found = (const tegroup_validation *)(eager + ((unsigned char *)v.result - arena));
         ASSERT_EQ(TEGROUP_VALIDATION_MAGIC, found->magic);
+        if (found->status & ~TEGROUP_VALIDATION_TAIL) fprintf(stderr, "snapshot status %x\n", found->snapshot_status);
         ASSERT_EQ(0u, found->status & ~TEGROUP_VALIDATION_TAIL);
     }
     free(eager); free(start); free(replayed);

@@ -299,6 +299,7 @@ typedef struct spec {
     tegroup_dtype in, out, bias_dtype, scalar_dtype, row_scale_dtype; /* UNSET: F32, in, out, F32, none */
     tegroup_compute compute;
     int64_t pad;                 /* leading dimensions exceed the widths by so much; with pad, groups have gaps too */
+    int rounds_product;          /* 1: alpha times the sum may be rounded to out before C is added */
     int aligned;                 /* 1: buffers and padded groups begin at multiples of 16 bytes     */
     int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
     int alpha, beta;             /* SCALARS_*                                                       */
@@ -706,7 +707,8 @@ SUPPORT void problem_reference(problem *p) {
                 }
                 p->want[g][i * J + j] = (double)total;
                 p->bound[g][i * J + j] = (double)(K + 4) * u * fabs(alpha) * size + (s->bias ? 3 : 2) * u * fabs(bc) + 2 * u * fabs(e)
-                    + unit_roundoff(s->out) * fabs((double)total) * (1 + 0x1p-6) + smallest_step(s->out) / 2;
+                    + unit_roundoff(s->out) * (fabs((double)total) + (s->rounds_product && beta != 0 ? fabs((double)(alpha * sum)) : 0)) * (1 + 0x1p-6)
+                    + smallest_step(s->out) / 2 * (s->rounds_product ? 2 : 1);
                 p->long_sum[g][i * J + j] = K >= 32 && (double)(K + 4) * u * fabs(alpha) * size >= 0.75 * p->bound[g][i * J + j];
             }
         free(x);
