@@ -606,6 +606,7 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_ALWAYS = 0,
     TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
+    TEGROUP_QUIRK_MISALIGNED_COLS, /* the columns of d, where all groups have the same, are no multiple of 16 bytes */
     TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta are in device memory or differ by group        */
 } tegroup_quirk_case;
 
@@ -2520,10 +2521,12 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_IRREGULAR, 0, "mma.sync of SM80"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0, "cuBLAS documentation, cublasLtMatmul"},
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
+         "cuBLAS documentation, cublasLtMatmul; with C the product may be rounded to d's type first (seen with 13.1)"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(BF16),
          TEGROUP_IMPL_DT(BF16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0, "cuBLAS documentation, cublasLtMatmul"},
+         TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
+         "cuBLAS documentation, cublasLtMatmul; with C the product may be rounded to d's type first (seen with 13.1)"},
         {TEGROUP_BACKEND_CUBLASLT_LOOP, 70, 999, 120000, TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_DT(F32),
          TEGROUP_IMPL_SC(NONE), TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_HOST_SIZES, 0,
          "cuBLAS documentation, cublasLtMatmul"},
@@ -2567,6 +2570,10 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, 131000, 90, 90, TEGROUP_QUIRK_GROUP_SCALARS, TEGROUP_QUIRK_REFUSE,
          "has a known fault: alpha and beta in device memory are not known to be honoured",
          "TransformerEngine refuses them on SM90; shown right by a value test with 13.10.0.20"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 90, 110, TEGROUP_QUIRK_MISALIGNED_COLS,
+         TEGROUP_QUIRK_REFUSE,
+         "has a known fault: where d's columns are not a multiple of 16 bytes, the bytes after them are overwritten",
+         "seen with cuBLAS 13.10.0.20 on an H200: tests/gpu/test_gpu.cu, F16, 35 columns in rows of 48"},
     };
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
@@ -3017,6 +3024,8 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
                || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
                || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
                || tegroup_impl_stride_bytes(&desc->d) % 16;
+    case TEGROUP_QUIRK_MISALIGNED_COLS:
+        return !p->ragged_cols[TEGROUP_IMPL_D] && (p->op == TEGROUP_OP_FORWARD ? p->n : p->k) * d_bits % 128 != 0;
     case TEGROUP_QUIRK_GROUP_SCALARS:
         return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
                || p->beta_space == TEGROUP_SPACE_DEVICE;
@@ -3442,11 +3451,12 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups at an address that cuBLASLt would read wrongly. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
+ * 16 bytes. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
-    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: an address is not a multiple of 16 bytes   */
+    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: not of whole 16 bytes                     */
 } tegroup_impl_alone;
 
 typedef struct tegroup_impl_setup {
@@ -3492,6 +3502,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, con
     int64_t a = tegroup_impl_setup_address(&p.b, desc->b.dtype), b = tegroup_impl_setup_address(&p.a, desc->a.dtype);
     int64_t d = tegroup_impl_setup_address(&p.d, desc->d.dtype);
     int64_t c = has_c ? tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    int narrow = n * tegroup_impl_bits(desc->d.dtype) % 128 != 0; /* its stores would reach past D's columns */
     int64_t spare = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_A];
     memset(s, 0, sizeof *s);
     s->product = p;
@@ -3501,9 +3512,10 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, con
     if (m > 0 && k == 0) {
         /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
         int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
-        if (!wgrad || s->beta != 0 || !finite || tegroup_impl_termless(desc)) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
+        if (!wgrad || s->beta != 0 || !finite || narrow || tegroup_impl_termless(desc))
+            s->alone = TEGROUP_IMPL_ALONE_EMPTY;
     }
-    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && ((k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
+    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && (narrow || (k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
         s->alone = TEGROUP_IMPL_ALONE_NAN;
     if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
 

@@ -544,7 +544,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 3)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 2)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
     typedef tegroup_impl_gated<INTERLEAVED> gated;
@@ -2729,7 +2729,7 @@ template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     constexpr int TILE = 64, TILE_K = 16;
-    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
+    __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;

@@ -92,7 +92,7 @@ static void print_rules(void) {
 }
 
 static void print_quirks(void) {
-    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "alpha or beta in device memory or by group"};
+    static const char *const when[] = {"every problem", "wgrad", "a leading dimension is not a multiple of 16 bytes", "d's columns are not a multiple of 16 bytes", "alpha or beta in device memory or by group"};
     static const char *const action[] = {"", "refused", "forward, dgrad and wgrad each get a cuBLASLt workspace of their own"};
     int32_t count;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
@@ -167,8 +167,9 @@ int main(void) {
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"
            "`cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends that are\n"
-           "not built say what they will be held to. `cublaslt_grouped` asks 16 bytes of addresses and, by quirk 4, of leading dimensions: of\n"
-           "data pointers it is checked, and a group of a list that starts elsewhere gets NaN.\n\n"
+           "not built say what they will be held to. `cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
+           "of the columns of d: of data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own\n"
+           "number of columns is another, gets NaN.\n\n"
            "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and the\n"
            "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n\n");
     print_rules();

@@ -51,6 +51,8 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
                || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
                || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
                || tegroup_impl_stride_bytes(&desc->d) % 16;
+    case TEGROUP_QUIRK_MISALIGNED_COLS:
+        return !p->ragged_cols[TEGROUP_IMPL_D] && (p->op == TEGROUP_OP_FORWARD ? p->n : p->k) * d_bits % 128 != 0;
     case TEGROUP_QUIRK_GROUP_SCALARS:
         return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
                || p->beta_space == TEGROUP_SPACE_DEVICE;

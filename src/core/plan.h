@@ -79,6 +79,7 @@ typedef enum tegroup_quirk_case {
     TEGROUP_QUIRK_ALWAYS = 0,
     TEGROUP_QUIRK_WGRAD,         /* op is WGRAD                                                  */
     TEGROUP_QUIRK_MISALIGNED_LD, /* a leading dimension is not a multiple of 16 bytes            */
+    TEGROUP_QUIRK_MISALIGNED_COLS, /* the columns of d, where all groups have the same, are no multiple of 16 bytes */
     TEGROUP_QUIRK_GROUP_SCALARS  /* alpha or beta are in device memory or differ by group        */
 } tegroup_quirk_case;
 

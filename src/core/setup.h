@@ -3,11 +3,12 @@
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
- * than zeros, and groups at an address that cuBLASLt would read wrongly. */
+ * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
+ * 16 bytes. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
-    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: an address is not a multiple of 16 bytes   */
+    TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: not of whole 16 bytes                     */
 } tegroup_impl_alone;
 
 typedef struct tegroup_impl_setup {
@@ -53,6 +54,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, con
     int64_t a = tegroup_impl_setup_address(&p.b, desc->b.dtype), b = tegroup_impl_setup_address(&p.a, desc->a.dtype);
     int64_t d = tegroup_impl_setup_address(&p.d, desc->d.dtype);
     int64_t c = has_c ? tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    int narrow = n * tegroup_impl_bits(desc->d.dtype) % 128 != 0; /* its stores would reach past D's columns */
     int64_t spare = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_A];
     memset(s, 0, sizeof *s);
     s->product = p;
@@ -62,9 +64,10 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, con
     if (m > 0 && k == 0) {
         /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
         int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
-        if (!wgrad || s->beta != 0 || !finite || tegroup_impl_termless(desc)) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
+        if (!wgrad || s->beta != 0 || !finite || narrow || tegroup_impl_termless(desc))
+            s->alone = TEGROUP_IMPL_ALONE_EMPTY;
     }
-    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && ((k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
+    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && (narrow || (k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
         s->alone = TEGROUP_IMPL_ALONE_NAN;
     if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
 

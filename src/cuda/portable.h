@@ -537,7 +537,7 @@ template <int OP>
 static __global__ void __launch_bounds__(256)
     tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     constexpr int TILE = 64, TILE_K = 16;
-    __shared__ float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
+    __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;

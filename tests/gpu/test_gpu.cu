@@ -40,11 +40,13 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
         if (s->alpha == SCALARS_EACH) s->alpha = SCALARS_ONE;
         if (s->beta == SCALARS_EACH) s->beta = SCALARS_ONE;
     }
-    /* leading dimensions of 16 bytes, whatever the widths: both of one remainder, and a pad that completes it */
+    /* rows of whole 16 bytes: widths and leading dimensions */
     s->aligned = 1;
-    s->pad = multiple_of_8(s->n) - s->n + (s->pad > 4 ? 8 : 0);
-    s->k = multiple_of_8(s->k) - (multiple_of_8(s->n) - s->n);
-    if (s->kg != NULL) s->kg = random_widths(r, s->groups, s->k);
+    s->n = multiple_of_8(s->n);
+    s->k = multiple_of_8(s->k);
+    s->pad = s->pad > 4 ? 8 : 0;
+    if (s->ng != NULL) s->ng = whole_widths(s->ng, s->groups);
+    if (s->kg != NULL) s->kg = whole_widths(s->kg, s->groups);
     if (s->ng != NULL || s->kg != NULL) s->pack = PACK_LD;
 }
 

@@ -853,6 +853,13 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     return s;
 }
 
+/* Widths rounded up to multiples of eight. */
+SUPPORT int64_t *whole_widths(const int64_t *widths, int32_t groups) {
+    int64_t *w = (int64_t *)scratch((size_t)groups * 8 + 8);
+    for (int32_t g = 0; g < groups; g++) w[g] = (widths[g] + 7) / 8 * 8;
+    return w;
+}
+
 /* The same with 16-bit operands and, where aligned is set, every row at a multiple of 16 bytes: what cuBLASLt's
  * grouped matmul takes. No bias, no tail to fill. */
 SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width, int aligned) {
@@ -869,6 +876,8 @@ SUPPORT spec random_half_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t 
     s.k = (s.k + 7) / 8 * 8;
     s.pad = s.pad / 4 * 8;
     if (s.ng != NULL || s.kg != NULL) s.pack = PACK_LD;
+    if (s.ng != NULL) s.ng = whole_widths(s.ng, s.groups);
+    if (s.kg != NULL) s.kg = whole_widths(s.kg, s.groups);
     if (s.pack == PACK_LD && s.pad == 0) s.pad = 8; /* without padding, rows are as wide as each group */
     return s;
 }

@@ -79,11 +79,13 @@ static void alone(problem *p, const arrays *s, int32_t g) {
         }
 }
 
+/* Addresses, and rows of D, of other than whole 16 bytes. */
 static int misaligned(const problem *p, int32_t g) {
     const spec *s = &p->s;
     int64_t k = s->op == TEGROUP_OP_WGRAD ? group_rows(s, g) : s->op == TEGROUP_OP_DGRAD ? group_n(s, g) : group_k(s, g);
     uintptr_t all = (uintptr_t)p->d.at[g] | (s->c == C_SEPARATE ? (uintptr_t)p->c.at[g] : 0);
     if (k > 0) all |= (uintptr_t)p->a.at[g] | (uintptr_t)p->b.at[g];
+    all |= (uintptr_t)p->d.cols[g] * size_of(p->d.dtype);
     return k > 0 && all % 16 != 0 && p->d.rows[g] > 0 && p->d.cols[g] > 0 && !group_skipped(s, g);
 }
 

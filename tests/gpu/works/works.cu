@@ -110,7 +110,7 @@ UTEST(works, leading_dimensions) {
             s.k = 8 * rng_int(&r, 1, 20);
             s.in = i % 2 ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
             s.out = i % 3 ? TEGROUP_DTYPE_F32 : s.in;
-            s.pad = pads[i % 3] + (backends[b] == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 0 : i % 2);
+            s.pad = pads[i % 3] + (backends[b] == TEGROUP_BACKEND_PORTABLE ? i % 2 : 0);
             s.aligned = 1;
             s.c = (c_kind)(i % 4);
             s.beta = SCALARS_ONE;
