@@ -496,10 +496,11 @@ static int run_training(const options *o, const configuration *c)
 
 #if defined(TRAIN_MOE_GPU)
 /* --agree: one model, one seed, one text on both machines, each making its own routing by the same rule. Their sums differ in
- * order, and a token between two experts may go either way; their losses must not show it. */
+ * order, and a token between two experts may go either way; their losses must not show it. The rate is a sixth of the demo's: at
+ * that one training is chaotic from step 22 on, and two CPU builds, one with -ffast-math, differ by 5% at step 30 (at this, 0.14%). */
 static int compare_machines(const options *o, const configuration *gpu)
 {
-    const double loss_tolerance = 0.01, held_out_tolerance = 0.02;
+    const double loss_tolerance = 0.01, held_out_tolerance = 0.02, rate = 1e-3;
     configuration c[2] = { *gpu, *gpu };
     static training run[2];
     options quiet = *o;
@@ -507,6 +508,7 @@ static int compare_machines(const options *o, const configuration *gpu)
     int64_t worst_step = 0;
     c[0].s.space = TEGROUP_SPACE_HOST;
     c[0].s.stream = NULL;
+    c[0].rate = c[1].rate = rate;
     quiet.quiet = 1;
     for (int i = 0; i < 2; i++) {
         if (!text_load(&run[i].t, o->text_path)) return 2;

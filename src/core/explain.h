@@ -290,25 +290,6 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
-TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
-    tegroup_problem problem;
-    tegroup_target resolved;
-    int32_t i, chosen = 0;
-    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
-    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
-    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-        tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, target == NULL,
-                             tegroup_impl_plan_threads(desc, &resolved), v);
-        v->chosen = !chosen && v->status == TEGROUP_OK
-                    && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
-        chosen |= v->chosen;
-    }
-    return TEGROUP_OK;
-}
-
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
 static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
@@ -332,6 +313,65 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[9] = p->split_k;
     parts[10] = sm;
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
+}
+
+/* A plan for one backend. here: the target is this machine. */
+static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                                   tegroup_backend backend, const tegroup_target *target, int here,
+                                                   tegroup_plan *made, tegroup_error *error) {
+    (void)error;
+    memset(made, 0, sizeof *made);
+    made->struct_size = sizeof *made;
+    made->magic = TEGROUP_PLAN_MAGIC;
+    made->backend = backend;
+    made->problem = *problem;
+    made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
+    made->device = -1;
+    made->cublaslt_version = target->cublaslt_version;
+    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
+    made->threads = tegroup_impl_plan_threads(desc, target);
+    made->sm_limit = desc->sm_limit;
+    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
+    tegroup_impl_gemm_layout(desc, problem, backend, target, made->threads, &made->workspace);
+#if defined(TEGROUP_IMPL_CUDA)
+    if (backend != TEGROUP_BACKEND_CPU && !made->hypothetical)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, made, error));
+#endif
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_problem problem;
+    tegroup_target resolved;
+    int32_t i, chosen = 0;
+    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+        tegroup_verdict *v = &verdicts[i];
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, target == NULL,
+                             tegroup_impl_plan_threads(desc, &resolved), v);
+        v->chosen = !chosen && v->status == TEGROUP_OK
+                    && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
+        if (v->chosen && !target && v->backend != TEGROUP_BACKEND_CPU) { /* a library may still have nothing to offer */
+            tegroup_plan plan;
+            tegroup_error why;
+            if (tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why)
+                == TEGROUP_ERROR_UNSUPPORTED) {
+                v->chosen = 0;
+                v->status = TEGROUP_ERROR_UNSUPPORTED;
+                v->field = why.field;
+                v->rule = why.rule;
+                v->expected = why.expected;
+                v->got = why.got;
+                v->workspace_bytes = 0;
+            }
+        }
+        chosen |= v->chosen;
+    }
+    return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
@@ -359,25 +399,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }
 
-    memset(&made, 0, sizeof made);
-    made.struct_size = sizeof made;
-    made.magic = TEGROUP_PLAN_MAGIC;
-    made.backend = chosen->backend;
-    made.problem = problem;
-    made.sm = chosen->backend == TEGROUP_BACKEND_CPU ? 0 : resolved.sm;
-    made.device = -1;
-    made.cublaslt_version = resolved.cublaslt_version;
-    made.hypothetical =
-        !(tegroup_impl_built() >> chosen->backend & 1u) || (target && chosen->backend != TEGROUP_BACKEND_CPU);
-    made.threads = tegroup_impl_plan_threads(desc, &resolved);
-    made.sm_limit = desc->sm_limit;
-    made.numerics_id = tegroup_impl_numerics_id(&problem, chosen->backend, made.sm);
-    if (chosen->backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made.tile_m, &made.tile_n, &made.tile_k);
-    tegroup_impl_gemm_layout(desc, &problem, chosen->backend, &resolved, made.threads, &made.workspace);
-#if defined(TEGROUP_IMPL_CUDA)
-    if (chosen->backend != TEGROUP_BACKEND_CPU && !made.hypothetical)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, &made, error));
-#endif
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_for(desc, &problem, chosen->backend, &resolved, target == NULL, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }

@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 2)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 3)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
     typedef tegroup_impl_gated<INTERLEAVED> gated;

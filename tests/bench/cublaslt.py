@@ -128,4 +128,5 @@ class Grouped:
             status = matmul(*arguments)
             if status:
                 must("cublasLtMatmul", status)
+        run.kept = self  # arrays and algorithms that the call points to
         return run
