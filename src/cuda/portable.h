@@ -177,6 +177,14 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
 #pragma unroll
             for (int i = 0; i < PASSES; i++, at += ROWS_A_PASS * row_bytes)
                 tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, 16);
+        } else if (fast && k == TILE_K && ROWS % ROWS_A_PASS == 0) { /* where a group or a row ends */
+            const int32_t some = room < 8 ? room * 2 : 16;
+#pragma unroll
+            for (int i = 0; i < PASSES; i++, at += ROWS_A_PASS * row_bytes)
+                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at,
+                                      !ALONG_K                 ? some
+                                      : i * ROWS_A_PASS < room ? 16
+                                                               : 0);
         } else if (fast) { /* of no bytes nothing is read, wherever that would be */
 #pragma unroll 1
             for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
@@ -421,8 +429,11 @@ struct tegroup_impl_portable_block {
         __syncthreads();
     }
 
-    /* Fragments are loaded under the products of the sixteen of k before theirs. */
-    __device__ __forceinline__ void multiply(int64_t k) {
+    /* Fragments are loaded under the products of the sixteen of k before theirs. A warp that has none of the group's lines or
+     * columns leaves the tensor cores to others. */
+    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
+        const int64_t k = tile.p.k;
+        const bool works = tile.i0 + warp_m() < tile.p.m && tile.j0 + warp_n() < tile.p.n;
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
@@ -431,9 +442,15 @@ struct tegroup_impl_portable_block {
                 for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
         if (k > 0) {
             arrive();
-            fetch(0, 0);
+            if (works) fetch(0, 0);
         }
         for (int64_t left = k; left > 0; left -= TILE_K) {
+            if (!works) {
+                load_into_a();
+                load_into_b();
+                arrive();
+                continue;
+            }
 #pragma unroll
             for (int kk = 0; kk < STEPS; kk++) {
                 if (kk + 1 < STEPS) fetch((kk + 1) % 2, kk + 1);
@@ -522,7 +539,7 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
         if (!tile.valid) break;
         block.open(tile);
         if (walks) walk.find(call, t + gridDim.x, &tiles[at ^ 1]); /* while the first loads are on their way */
-        block.multiply(tile.p.k);
+        block.multiply(tile);
         if (tegroup_impl_gpu_plain(call.desc, tile.p, tile.j0 + TILE_N))
             block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
         else block.store(call.desc, tile, ring);
