@@ -32,7 +32,10 @@ static tegroup_verdict backend_verdict(tegroup_backend backend) {
     return none;
 }
 
+/* TEGROUP_TEST_GROUPED=0 leaves out cuBLASLt's grouped matmul: for tools that break off inside its kernels. */
 static int backend_here(tegroup_backend backend) {
+    const char *grouped = getenv("TEGROUP_TEST_GROUPED");
+    if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED && grouped != NULL && grouped[0] == '0') return 0;
     static int known[TEGROUP_BACKEND_COUNT]; /* 0 = not asked yet, 1 = no, 2 = yes */
     if (known[backend] == 0) known[backend] = backend_verdict(backend).status == TEGROUP_OK ? 2 : 1;
     return known[backend] == 2;

@@ -70,28 +70,11 @@ static spec plain_spec(tegroup_op op, int32_t groups, const int64_t *m, int64_t 
     return s;
 }
 
-/* Does this cuBLASLt multiply FP16 into FP32? 13.10 without its kernels for older GPUs does not on SM90. */
-static int loop_widens(void) {
-    static int known = -1;
-    int64_t m[1] = {8};
-    void *mark = guards_mark();
-    problem p;
-    if (known >= 0) return known;
-    spec s = plain_spec(TEGROUP_OP_FORWARD, 1, m, 16, 16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, 1);
-    s.aligned = 1;
-    problem_make(&p, &s);
-    p.desc.backend = TEGROUP_BACKEND_CUBLASLT_LOOP;
-    known = problem_run_on_device(&p) == TEGROUP_OK;
-    problem_release(&p);
-    guards_release(mark);
-    if (!known) printf("cublaslt_loop: this library has nothing for FP16 into FP32; FP16 results stand in\n");
-    return known;
-}
-
 static void problem_for(problem *p, const spec *given, tegroup_backend backend) {
     spec adjusted = *given;
     const spec *s = &adjusted;
-    if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP && s->in == TEGROUP_DTYPE_F16 && s->out == TEGROUP_DTYPE_F32 && !loop_widens()) adjusted.out = s->in;
+    /* gradients of FP16 operands in FP32: 13.10 without its kernels for older GPUs offers nothing; test_cublaslt counts that */
+    if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP && s->in == TEGROUP_DTYPE_F16 && s->out == TEGROUP_DTYPE_F32) adjusted.out = s->in;
     problem_make(p, s);
     p->desc.backend = backend;
     p->s.rounds_product = backend == TEGROUP_BACKEND_CUBLASLT_LOOP; /* as kernels of cuBLASLt for two-byte results do */
