@@ -2423,13 +2423,6 @@ static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtyp
     for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
 }
 
-static __device__ __forceinline__ uint32_t tegroup_impl_gpu_pack(bool bf16, float low, float high) {
-    uint32_t r;
-    if (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
                                                                const float (&x)[8]) {
     const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
@@ -2447,7 +2440,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
     }
     uint32_t word[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_gpu_pack(bf16, x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
     if (whole) {
         *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
         return;
@@ -2676,8 +2669,8 @@ struct tegroup_impl_portable_block {
             for (int j = 0; j < NI; j++)
                 *(uint32_t *)(results + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8
                               + lane() % 4 * 2) =
-                    tegroup_impl_gpu_pack(bf16, tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                          tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]));
+                    tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
+                                            tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
         __syncthreads();
         const tegroup_impl_block d = tile.p.d;
         const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
@@ -2823,9 +2816,19 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
+    static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
+                          + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
+                      <= (kilobytes)*1024,                                                                             \
+                  "a block's shared memory")
+TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
+TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(256, 128, 4, 2, 3, 163);
+
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
  * where groups are long and alike. limit: shared memory that a block may have. */
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of it that a kernel declares itself, at most */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
                                                                             int32_t limit) {
     int32_t count, i;

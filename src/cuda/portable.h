@@ -231,13 +231,6 @@ static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtyp
     for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
 }
 
-static __device__ __forceinline__ uint32_t tegroup_impl_gpu_pack(bool bf16, float low, float high) {
-    uint32_t r;
-    if (bf16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-    else asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-}
-
 static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
                                                                const float (&x)[8]) {
     const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
@@ -255,7 +248,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
     }
     uint32_t word[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_gpu_pack(bf16, x[2 * i], x[2 * i + 1]);
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
     if (whole) {
         *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
         return;
@@ -484,8 +477,8 @@ struct tegroup_impl_portable_block {
             for (int j = 0; j < NI; j++)
                 *(uint32_t *)(results + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8
                               + lane() % 4 * 2) =
-                    tegroup_impl_gpu_pack(bf16, tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                          tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]));
+                    tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
+                                            tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
         __syncthreads();
         const tegroup_impl_block d = tile.p.d;
         const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;

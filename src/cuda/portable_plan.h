@@ -29,9 +29,19 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
+    static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
+                          + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
+                      <= (kilobytes)*1024,                                                                             \
+                  "a block's shared memory")
+TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
+TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(256, 128, 4, 2, 3, 163);
+
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
  * where groups are long and alike. limit: shared memory that a block may have. */
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of it that a kernel declares itself, at most */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
                                                                             int32_t limit) {
     int32_t count, i;
