@@ -1,7 +1,7 @@
 /* tegroup_cuda.cuh - the CUDA half of tegroup. tegroup.h includes it by itself when nvcc (or clang -x cuda) compiles;
- * do not include it alone. It holds the prepare kernel, the portable GEMM kernels (SM80 and later) and the cuBLASLt
- * backends; link with the CUDA runtime, which nvcc does by itself. Kernels are static: each file that defines
- * TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file where build time matters.
+ * do not include it alone. It holds the prepare kernel, the operations around the GEMM, the portable GEMM kernels
+ * (SM80 and later) and the cuBLASLt backends; link with the CUDA runtime, which nvcc does by itself. Kernels are static:
+ * each file that defines TEGROUP_IMPLEMENTATION has its own, so keep to one such .cu file where build time matters.
  *
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
@@ -1810,6 +1810,14 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
+/* The library has no algorithm; its code, where it gave one, goes along. */
+static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                            "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+    if (error) error->native = code;
+    return TEGROUP_ERROR_UNSUPPORTED;
+}
+
 /* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
 static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
@@ -1897,12 +1905,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
                                           (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, 16, &usual, lt.algorithms,
                                           TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) {
-            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
-                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
-            if (error) error->native = code;
-            return TEGROUP_ERROR_UNSUPPORTED;
-        }
+        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -2028,12 +2031,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
                                           TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) {
-            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
-                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
-            if (error) error->native = code;
-            return TEGROUP_ERROR_UNSUPPORTED;
-        }
+        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
     }

@@ -195,6 +195,14 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
+/* The library has no algorithm; its code, where it gave one, goes along. */
+static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+                            "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
+    if (error) error->native = code;
+    return TEGROUP_ERROR_UNSUPPORTED;
+}
+
 /* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
 static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);

@@ -46,12 +46,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
                                           (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, 16, &usual, lt.algorithms,
                                           TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) {
-            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
-                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
-            if (error) error->native = code;
-            return TEGROUP_ERROR_UNSUPPORTED;
-        }
+        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;

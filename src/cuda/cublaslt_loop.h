@@ -70,12 +70,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
                                           TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) {
-            (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
-                                    "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
-            if (error) error->native = code;
-            return TEGROUP_ERROR_UNSUPPORTED;
-        }
+        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
     }
