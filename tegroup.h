@@ -91,7 +91,7 @@
 
 /* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
  * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh; TEGROUP_NO_PORTABLE leaves out the portable GEMM kernels
- * (most of what nvcc has to compile), TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
+ * (most of what nvcc has to compile), TEGROUP_NO_SM90 those for Hopper, TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
@@ -2499,10 +2499,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
-        {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_FP8, TEGROUP_IMPL_RESULTS,
-         TEGROUP_IMPL_SC(TENSOR) | TEGROUP_IMPL_SC(ROW) | TEGROUP_IMPL_SC(BLOCK_1X128) | TEGROUP_IMPL_SC(BLOCK_128X128),
-         TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
+         TEGROUP_IMPL_BUNDLED & ~TEGROUP_FEATURE_LISTS, 16, "TMA asks for 16-byte rows"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -2984,6 +2981,9 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
     uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
+    built |= 1u << TEGROUP_BACKEND_SM90;
+#endif
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
     built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif

@@ -21,10 +21,14 @@
  *   [11] Set-up kernel of a grouped cuBLASLt matmul
  *   [12] cublaslt_grouped
  *   [13] cublaslt_loop
- *   [14] Portable GEMM kernels
- *   [15] Portable GEMM: plan and launch
- *   [16] GPU backends: plan, check and run
- *   [17] GPU backends: choosing an algorithm
+ *   [14] Results of the bundled GEMM kernels
+ *   [15] Hopper's instructions
+ *   [16] Hopper GEMM kernel
+ *   [17] Hopper GEMM: plan and launch
+ *   [18] Portable GEMM kernels
+ *   [19] Portable GEMM: plan and launch
+ *   [20] GPU backends: plan, check and run
+ *   [21] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -1611,6 +1615,21 @@ static __global__ void __launch_bounds__(256)
     for (int64_t e = threadIdx.x; e < count; e += 256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
+
+/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued after it:
+ * should CUDA refuse the product, nothing was. */
+static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    const tegroup_gemm_desc *desc = &call->desc;
+    if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
+        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(*call);
+    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
+        && desc->d.shape.groups > 0) {
+        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
+        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(*call);
+    }
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+}
 #if !defined(TEGROUP_NO_CUBLASLT)
 
 /* ==== [10] cuBLASLt: functions, descriptors, algorithms ==== */
@@ -2186,14 +2205,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
 }
 #endif /* TEGROUP_NO_CUBLASLT */
-#if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [14] Portable GEMM kernels ==== */
-
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
- * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
-#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+/* ==== [14] Results of the bundled GEMM kernels ==== */
 
 /* The tile that a block works on. */
 typedef struct tegroup_impl_gpu_tile {
@@ -2205,6 +2218,1039 @@ typedef struct tegroup_impl_gpu_tile {
 static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
+
+/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
+static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
+                                                             tegroup_impl_product *p) {
+    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
+}
+
+/* Multiplications and additions that no compiler flag rewrites or flushes. */
+static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
+    float r;
+    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
+}
+
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
+                                                              float (&x)[8]) {
+    if (count == 8 && ((uintptr_t)from & 15) == 0) {
+        uint4 low = *(const uint4 *)from, high = low;
+        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
+        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
+                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
+                                                 : tegroup_impl_f32_of_f16(half);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
+}
+
+static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
+                                                               const float (&x)[8]) {
+    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
+    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
+    if (f32) {
+        if (whole) {
+            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count) ((float *)to)[i] = x[i];
+        return;
+    }
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+    if (whole) {
+        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+}
+
+/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
+ * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
+struct tegroup_impl_gpu_output {
+    char *d; /* of the tile's first element, as the others */
+    const char *c, *bias;
+    const char *scale;    /* of its first row; NULL = 1 */
+    int64_t d_row, c_row; /* bytes between rows */
+    int32_t m, n;         /* of the tile */
+    float alpha, beta;
+    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
+
+    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                       int tile_m, int tile_n) {
+        const tegroup_impl_product &p = tile.p;
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        d_row = p.d.ld * bytes;
+        c_row = p.c.ld * bytes;
+        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
+        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
+        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+                   ? NULL
+                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                    ? NULL
+                    : (const char *)desc.row_scale
+                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
+        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
+        alpha = (float)p.alpha;
+        beta = (float)p.beta;
+        empty = p.k == 0;
+        reads_c = p.beta != 0;
+    }
+    /* Eight sums of line `line` from column `first` on, both within the tile. */
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
+        const int32_t count = n - first < 8 ? n - first : 8;
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
+        if (line >= m || count <= 0) return;
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        if (reads_c) {
+            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
+        }
+        if (bias) {
+            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
+            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
+                                   count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
+        }
+        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
+    }
+};
+#if !defined(TEGROUP_NO_SM90)
+
+/* ==== [15] Hopper's instructions ==== */
+
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
+ * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TEGROUP_IMPL_HOPPER 1
+#else
+#define TEGROUP_IMPL_HOPPER 0
+#endif
+
+#include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- barriers in shared memory ---- */
+
+static __device__ __forceinline__ void tegroup_impl_barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* At the same barrier of block `rank` of the cluster. */
+static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/* Until the phase of this parity is over. */
+static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{.reg .pred over;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra again;}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_cluster_rank(void) {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
+static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
+    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
+/* ---- copies ---- */
+
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. In a cluster, with a mask: to the same place of every block
+ * in it, and at the same barrier of each. */
+static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
+                                                             int32_t y, int32_t z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_tma_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                                                  int32_t x, int32_t y, int32_t z, uint16_t mask) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+                 "%4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
+                 : "memory");
+}
+/* A box from shared memory, stored or (FP32) added. */
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
+                                                              int32_t z, bool add) {
+    if (add)
+        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
+                     "r"(x), "r"(y), "r"(z)
+                     : "memory");
+}
+/* What this thread stored since is one group. */
+static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until at most PENDING of this thread's groups of stores still read shared memory. */
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_tma_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
+static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_registers_take(void) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_registers_give(void) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes. */
+static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* ---- wgmma ---- */
+
+/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
+ * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
+static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
+ * columns after eight. */
+#define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define TEGROUP_IMPL_F32(i)                                                                                                       \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12), TEGROUP_IMPL_F4(i + 16),              \
+        TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_TEN(t)                                                                                                       \
+    "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
+#define TEGROUP_IMPL_SUMS_128                                                                                                     \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
+    ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_SUMS_64                                                                                                      \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                                        \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b                        \
+                 ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
+
+template <int N> struct tegroup_impl_wgmma;
+template <> struct tegroup_impl_wgmma<256> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96)                                         \
+    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
+template <> struct tegroup_impl_wgmma<128> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
+#undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_128
+#undef TEGROUP_IMPL_TEN
+#undef TEGROUP_IMPL_F32
+#undef TEGROUP_IMPL_F4
+#endif
+
+/* ==== [16] Hopper GEMM kernel ==== */
+
+/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles and one thread has TMA load their operands into a
+ * ring of stages; the two others multiply by wgmma, both on one tile (each a half of its lines), or in turns, each on a tile of
+ * its own, so that one stores while the other multiplies. Blocks of a cluster that work on the same columns of one group share
+ * B: each loads a part and sends it to all.
+ *
+ * Groups need no padding, and their tensor maps no editing: a ragged operand is described as boxes of R lines, [start][R][cols],
+ * whose starts are one line apart (R lines before the buffer is start 0). Lines y = R - v and later of start z = first + v are
+ * just the v lines from `first` on, and everything past them is outside the tensor: read as zeros, never written. (A. Goucher's
+ * trick, as Triton's ragged tensor descriptors use it.)
+ *
+ * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+enum {
+    TEGROUP_IMPL_SM90_THREADS = 384,
+    TEGROUP_IMPL_SM90_ITEMS = 4,    /* tiles found ahead */
+    TEGROUP_IMPL_SM90_K = 64,       /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_SLAB = 8192,  /* bytes of results a store: 64 lines of 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64    /* of a box of D, and of k in one of a weight gradient's operands */
+};
+
+/* What one launch works on. */
+typedef struct tegroup_impl_sm90_call {
+    CUtensorMap a, b, d;
+    tegroup_impl_gpu_call call;
+    int32_t clipped[3]; /* of a, b, d: the map is one of boxes, as above; else [group][row][col] */
+    int32_t plain;      /* nothing is to be added to alpha times the sums */
+    int32_t adds;       /* beta is 1 for all, and C is D and FP32: the stores add */
+} tegroup_impl_sm90_call;
+
+/* A tile to work on. */
+typedef struct tegroup_impl_sm90_item {
+    tegroup_impl_gpu_tile tile; /* tile.p only where something is to be added */
+    int32_t group;              /* -1: there are no more */
+    int32_t i0, j0;             /* first line and column, within the group */
+    int32_t lines, k;           /* what there is of them; no lines: only to keep a neighbour in the cluster company */
+    int32_t a_row, b_row, d_row; /* first row of the group in ragged operands */
+    int32_t shares;             /* every block of the cluster needs the same part of B */
+    float alpha;
+} tegroup_impl_sm90_item;
+
+/* OP; lines of one warpgroup and columns of a tile; whether the two take turns; blocks of a cluster. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int CLUSTER_, int SLABS_> struct tegroup_impl_sm90_shape {
+    static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, CLUSTER = CLUSTER_, SLABS = SLABS_;
+    static constexpr bool TURNS = TURNS_;
+    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, TILE_N = COLS, K = TEGROUP_IMPL_SM90_K;
+    /* Whether lines (of m, n) rather than k are contiguous. */
+    static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
+    static constexpr int A_BYTES = TILE_M * K * 2, B_BYTES = TILE_N * K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+    static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
+    static constexpr int REST_BYTES = 1024 + 2048; /* to align by, and for barriers and items */
+    static constexpr int STAGES = (227 * 1024 - SLAB_BYTES - REST_BYTES) / STAGE_BYTES;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + REST_BYTES;
+    static constexpr int B_PART = COLS / CLUSTER; /* columns of B that one block of a cluster loads */
+    static_assert(STAGES >= 2 && STAGES <= 16, "stages");
+    static_assert(LINES / 64 * (COLS / 64) % SLABS == 0, "every tile begins with the same slab");
+};
+
+/* What stands behind the ring and the slabs. */
+template <int STAGES> struct tegroup_impl_sm90_rest {
+    uint64_t full[STAGES], empty[STAGES], found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS],
+        turn[2]; /* of a warpgroup: the other one has seen all of its stages */
+    tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
+};
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- finding tiles ---- */
+
+/* One warp walks the groups, 32 at a time, a lane a group. Tiles are asked for in rising order. */
+template <typename SHAPE> struct tegroup_impl_sm90_walk {
+    const tegroup_impl_sm90_call *call;
+    int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
+    int32_t base, rows;  /* the first of these; rows of this lane's group */
+    int32_t m, n, tiles_n;
+
+    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c) : call(&c) {
+        const tegroup_gemm_desc &desc = c.call.desc;
+        m = (int32_t)desc.a.shape.cols; /* of a weight gradient; else each group has its own */
+        n = (int32_t)desc.d.shape.cols;
+        tiles_n = (n + SHAPE::TILE_N - 1) / SHAPE::TILE_N;
+        load(0, 0);
+    }
+    static __device__ __forceinline__ int64_t rows_of(const tegroup_tensor &t, const tegroup_snapshot_view &view, int32_t g) {
+        return view.rows ? view.rows[g] : t.shape.rows;
+    }
+    static __device__ __forceinline__ int32_t start_of(const tegroup_tensor &t, const tegroup_snapshot_view &view, int32_t g) {
+        return view.rows ? (int32_t)view.start[g] : (int32_t)(g * t.shape.rows);
+    }
+    __device__ __forceinline__ int64_t tiles_of(int32_t rows_there) const {
+        if (SHAPE::OP != TEGROUP_OP_WGRAD)
+            return rows_there <= 0 ? 0 : (int64_t)((rows_there + SHAPE::TILE_M - 1) / SHAPE::TILE_M) * tiles_n;
+        if (rows_there < 0 || (rows_there == 0 && call->call.desc.accumulate)) return 0;
+        const int64_t tiles = (int64_t)((m + SHAPE::TILE_M - 1) / SHAPE::TILE_M) * tiles_n;
+        return (tiles + SHAPE::CLUSTER - 1) / SHAPE::CLUSTER * SHAPE::CLUSTER; /* a cluster's blocks sum over the same k */
+    }
+    __device__ __forceinline__ void load(int32_t first, int64_t tiles_before) {
+        const tegroup_gemm_desc &desc = call->call.desc;
+        const tegroup_snapshot_view *views = call->call.views;
+        const int32_t g = first + lane();
+        base = first;
+        before = tiles_before;
+        rows = -1;
+        if (g < desc.a.shape.groups) {
+            int64_t there = rows_of(desc.a, views[TEGROUP_IMPL_A], g);
+            if (SHAPE::OP == TEGROUP_OP_WGRAD) there = tegroup_impl_min(there, rows_of(desc.b, views[TEGROUP_IMPL_B], g));
+            else {
+                there = tegroup_impl_min(there, rows_of(desc.d, views[TEGROUP_IMPL_D], g));
+                if (desc.c.dtype != TEGROUP_DTYPE_UNSET)
+                    there = tegroup_impl_min(there, rows_of(desc.c, views[TEGROUP_IMPL_C], g));
+            }
+            rows = (int32_t)there;
+        }
+        sum = g < desc.a.shape.groups ? tiles_of(rows) : 0;
+        for (int step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane() >= step) sum += other;
+        }
+    }
+    /* Tile number t, in stripes of 8 lines of tiles: their operands stay in L2. False when there are fewer. */
+    __device__ __forceinline__ bool find(int64_t t, tegroup_impl_sm90_item *item) {
+        const tegroup_gemm_desc &desc = call->call.desc;
+        const tegroup_snapshot_view *views = call->call.views;
+        for (;;) {
+            const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
+            if (t < end) break;
+            if (base + 32 >= desc.a.shape.groups) return false;
+            load(base + 32, end);
+        }
+        const int owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + sum)) - 1;
+        const int32_t g = base + owner, there = __shfl_sync(0xffffffffu, rows, owner);
+        const int32_t lines = SHAPE::OP == TEGROUP_OP_WGRAD ? m : there, tiles_m = (lines + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
+        const int64_t local = t - before - (owner ? __shfl_sync(0xffffffffu, sum, owner ? owner - 1 : 0) : 0);
+        const int64_t stripe = local / (8 * tiles_n), within = local - stripe * 8 * tiles_n;
+        const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m - 8 * stripe);
+        item->group = g;
+        item->i0 = height > 0 ? (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M : lines;
+        item->j0 = height > 0 ? (int32_t)(within / height) * SHAPE::TILE_N : 0;
+        item->lines = (int32_t)tegroup_impl_clamp(lines - item->i0, 0, SHAPE::TILE_M);
+        item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
+                  : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
+                                                    : (int32_t)desc.b.shape.rows;
+        item->a_row = start_of(desc.a, views[TEGROUP_IMPL_A], g);
+        item->b_row = start_of(desc.b, views[TEGROUP_IMPL_B], g);
+        item->d_row = start_of(desc.d, views[TEGROUP_IMPL_D], g);
+        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call->call.alpha) : 1.0f;
+        return true;
+    }
+};
+
+/* ---- a block ---- */
+
+template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
+    static constexpr int STAGES = SHAPE::STAGES, M_PARTS = SHAPE::LINES / 64;
+    const tegroup_impl_sm90_call &call;
+    uint32_t ring, slabs; /* addresses in shared memory */
+    tegroup_impl_sm90_rest<STAGES> *rest;
+    uint32_t rank; /* in the cluster */
+
+    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+    static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
+
+    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory) : call(c) {
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024;
+        ring = tegroup_impl_shared(memory);
+        slabs = ring + STAGES * SHAPE::STAGE_BYTES;
+        rest = (tegroup_impl_sm90_rest<STAGES> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
+        rank = SHAPE::CLUSTER > 1 ? tegroup_impl_cluster_rank() : 0;
+    }
+    __device__ __forceinline__ void init() const {
+        if (threadIdx.x == 0) {
+            for (int s = 0; s < STAGES; s++) { /* multiplying warps free a stage, those of the whole cluster */
+                tegroup_impl_barrier_init(at(&rest->full[s]), 1);
+                tegroup_impl_barrier_init(at(&rest->empty[s]), (SHAPE::TURNS ? 4 : 8) * SHAPE::CLUSTER);
+            }
+            for (int i = 0; i < TEGROUP_IMPL_SM90_ITEMS; i++) { /* read by the loading thread and the multiplying warps */
+                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
+                tegroup_impl_barrier_init(at(&rest->taken[i]), 9);
+            }
+            tegroup_impl_barrier_init(at(&rest->turn[0]), 4);
+            tegroup_impl_barrier_init(at(&rest->turn[1]), 4);
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            tegroup_impl_async_fence();
+        }
+        sync();
+    }
+    __device__ __forceinline__ void sync() const {
+        if (SHAPE::CLUSTER > 1) tegroup_impl_cluster_sync();
+        else __syncthreads();
+    }
+    __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
+        tegroup_impl_barrier_wait(at(&rest->found[number % TEGROUP_IMPL_SM90_ITEMS]), number / TEGROUP_IMPL_SM90_ITEMS & 1);
+        return &rest->items[number % TEGROUP_IMPL_SM90_ITEMS];
+    }
+    __device__ __forceinline__ void give(int32_t number) const {
+        tegroup_impl_barrier_arrive(at(&rest->taken[number % TEGROUP_IMPL_SM90_ITEMS]));
+    }
+
+    /* One warp: which tiles this block works on. Neighbours in a cluster take neighbouring tiles; the last ones may get one
+     * without lines. */
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call);
+        int64_t t = blockIdx.x / SHAPE::CLUSTER * SHAPE::CLUSTER;
+        for (int32_t number = 0;; number++, t += gridDim.x) {
+            tegroup_impl_sm90_item own;
+            bool there = walk.find(t, &own), shares = false;
+            if (SHAPE::CLUSTER > 1 && there) {
+                tegroup_impl_sm90_item other;
+                const tegroup_impl_sm90_item first = own;
+                if (!walk.find(t + 1, &other)) {
+                    other = own;
+                    other.i0 += other.lines;
+                    other.lines = 0;
+                }
+                if (rank) own = other;
+                shares = own.group == (rank ? first.group : other.group) && own.j0 == (rank ? first.j0 : other.j0);
+            }
+            own.shares = shares;
+            if (!there) own.group = -1;
+            tegroup_impl_sm90_item *item = &rest->items[number % TEGROUP_IMPL_SM90_ITEMS];
+            if (number >= TEGROUP_IMPL_SM90_ITEMS)
+                tegroup_impl_barrier_wait(at(&rest->taken[number % TEGROUP_IMPL_SM90_ITEMS]),
+                                          (number / TEGROUP_IMPL_SM90_ITEMS & 1) ^ 1);
+            if (lane() == 0) {
+                item->group = own.group;
+                item->i0 = own.i0;
+                item->j0 = own.j0;
+                item->lines = own.lines;
+                item->k = own.k;
+                item->a_row = own.a_row;
+                item->b_row = own.b_row;
+                item->d_row = own.d_row;
+                item->shares = own.shares;
+                item->alpha = own.alpha;
+                if (there && !call.plain && !call.adds) {
+                    tegroup_impl_gpu_product(&call.call, own.group, &item->tile.p);
+                    item->tile.i0 = own.i0;
+                    item->tile.j0 = own.j0;
+                }
+                tegroup_impl_barrier_arrive(at(&rest->found[number % TEGROUP_IMPL_SM90_ITEMS]));
+            }
+            __syncwarp();
+            if (!there) break;
+        }
+    }
+
+    /* One thread: the stages of every tile. */
+    __device__ __forceinline__ void load() const {
+        uint32_t step = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.group < 0) break;
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]), to = ring + stage * SHAPE::STAGE_BYTES;
+                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
+                tegroup_impl_barrier_expect(full, SHAPE::STAGE_BYTES);
+                load_a(item, k0, to, full);
+                load_b(item, k0, to + SHAPE::A_BYTES, full);
+            }
+        }
+    }
+    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
+        if (SHAPE::OP == TEGROUP_OP_WGRAD) {
+            const int32_t v = tegroup_impl_min(item.k - k0, TEGROUP_IMPL_SM90_LINES);
+#pragma unroll
+            for (int i = 0; i < SHAPE::TILE_M; i += 64)
+                load_rows(to + i * 128, &call.a, call.clipped[0], full, item.i0 + i, item.group, item.a_row, k0, v,
+                          TEGROUP_IMPL_SM90_LINES);
+        } else {
+            load_rows(to, &call.a, call.clipped[0], full, k0, item.group, item.a_row, item.i0, item.lines, SHAPE::TILE_M);
+        }
+    }
+    /* Lines of one group's rows. */
+    static __device__ __forceinline__ void load_rows(uint32_t to, const CUtensorMap *map, int32_t clipped, uint32_t full,
+                                                     int32_t col, int32_t group, int32_t group_row, int32_t row, int32_t rows,
+                                                     int32_t box) {
+        if (clipped) tegroup_impl_tma_load(to, map, full, col, box - rows, group_row + row + rows);
+        else tegroup_impl_tma_load(to, map, full, col, row, group);
+    }
+    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
+        /* of a box: columns that are k's lines, or 64 of the lines themselves */
+        constexpr int BOX = SHAPE::OP == TEGROUP_OP_FORWARD ? SHAPE::B_PART : 64;
+#pragma unroll
+        for (int j = 0; j < SHAPE::COLS; j += BOX) {
+            if (SHAPE::CLUSTER > 1 && item.shares && j / SHAPE::B_PART != (int)rank) continue;
+            int32_t x, y, z = item.group;
+            if (SHAPE::OP == TEGROUP_OP_FORWARD) x = k0, y = item.j0 + j;
+            else x = item.j0 + j, y = k0;
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && call.clipped[1]) {
+                const int32_t v = tegroup_impl_min(item.k - k0, TEGROUP_IMPL_SM90_LINES);
+                y = TEGROUP_IMPL_SM90_LINES - v;
+                z = item.b_row + k0 + v;
+            }
+            if (SHAPE::CLUSTER > 1 && item.shares)
+                tegroup_impl_tma_multicast(to + j * 128, &call.b, full, x, y, z, (uint16_t)((1 << SHAPE::CLUSTER) - 1));
+            else tegroup_impl_tma_load(to + j * 128, &call.b, full, x, y, z);
+        }
+    }
+
+    __device__ __forceinline__ void release(uint32_t step) const {
+        const uint32_t empty = at(&rest->empty[step % STAGES]);
+        if (SHAPE::CLUSTER == 1) {
+            if (lane() == 0) tegroup_impl_barrier_arrive(empty);
+        } else if (lane() < SHAPE::CLUSTER) tegroup_impl_barrier_arrive_at(empty, (uint32_t)lane());
+    }
+
+    /* Warpgroup `group` (0 or 1): sums and results. */
+    __device__ __forceinline__ void multiply(int group) const {
+        uint32_t step = 0;
+        int32_t number = 0;
+        if (SHAPE::TURNS && group == 1) pass(&number, &step);
+        for (;;) {
+            const tegroup_impl_sm90_item *item = take(number);
+            const int32_t steps = (item->k + SHAPE::K - 1) / SHAPE::K;
+            float sum[M_PARTS][SHAPE::COLS / 2];
+            if (item->group < 0) break;
+            /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
+            if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
+            sums(group, steps, step, sum);
+            if (call.plain || call.adds) store(group, *item, sum);
+            else store_added(group, *item, sum);
+            __syncwarp();
+            if (lane() == 0) give(number);
+            step += steps;
+            number++;
+            if (SHAPE::TURNS) pass(&number, &step);
+        }
+        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
+    }
+    /* The other warpgroup's turn; its last one is left to be taken. */
+    __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
+        const tegroup_impl_sm90_item *item = take(*number);
+        if (item->group < 0) return;
+        *step += (uint32_t)((item->k + SHAPE::K - 1) / SHAPE::K);
+        __syncwarp();
+        if (lane() == 0) give(*number);
+        ++*number;
+    }
+
+    __device__ __forceinline__ void sums(int group, int32_t steps, uint32_t first, float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + (SHAPE::TURNS ? 0 : group * SHAPE::LINES * 128), SHAPE::K * 128),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
+        if (steps == 0) {
+#pragma unroll
+            for (int m = 0; m < M_PARTS; m++)
+#pragma unroll
+                for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = 0;
+            yield(group);
+            return;
+        }
+        multiply_stage<true>(first, a, b, sum);
+        tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
+#pragma unroll 1
+        for (uint32_t step = first + 1; step < first + steps; step++) {
+            multiply_stage<false>(step, a, b, sum);
+            tegroup_impl_wgmma_wait<1>();
+            release(step - 1);
+        }
+        yield(group);
+        tegroup_impl_wgmma_wait<0>();
+        fence(sum);
+        release(first + steps - 1);
+    }
+    __device__ __forceinline__ void yield(int group) const {
+        if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
+    }
+    /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
+    template <bool FIRST>
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b,
+                                                   float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
+        constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
+        const uint32_t stage = step % STAGES;
+        const uint64_t offset = (uint64_t)(stage * (SHAPE::STAGE_BYTES >> 4));
+        tegroup_impl_barrier_wait(at(&rest->full[stage]), step / STAGES & 1);
+        fence(sum);
+        tegroup_impl_wgmma_begin();
+#pragma unroll
+        for (int kk = 0; kk < SHAPE::K / 16; kk++)
+#pragma unroll
+            for (int m = 0; m < M_PARTS; m++)
+                tegroup_impl_wgmma<SHAPE::COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
+                    sum[m], a + offset + m * (64 * 128 >> 4) + kk * A_STEP, b + offset + kk * B_STEP, !FIRST || kk > 0);
+        tegroup_impl_wgmma_commit();
+        fence(sum);
+    }
+    /* The compiler may not move what it does with the sums across. */
+    static __device__ __forceinline__ void fence(float (&sum)[M_PARTS][SHAPE::COLS / 2]) {
+#pragma unroll
+        for (int m = 0; m < M_PARTS; m++)
+#pragma unroll
+            for (int i = 0; i < SHAPE::COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
+    }
+
+    /* Where slab `number` of this warpgroup is, once its last store has read it. */
+    __device__ __forceinline__ uint32_t slab(int group, int number) const {
+        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<SHAPE::SLABS - 1>();
+        tegroup_impl_warpgroup_sync(1 + group);
+        return slabs + (uint32_t)((group * SHAPE::SLABS + number % SHAPE::SLABS) * TEGROUP_IMPL_SM90_SLAB);
+    }
+    __device__ __forceinline__ void send(int group, const tegroup_impl_sm90_item &item, uint32_t from, int line, int col) const {
+        tegroup_impl_async_fence();
+        tegroup_impl_warpgroup_sync(1 + group);
+        if (threadIdx.x % 128 != 0) return;
+        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES), j = item.j0 + col;
+        if (v > 0 && j < call.call.desc.d.shape.cols && (item.k > 0 || !call.adds)) {
+            const int32_t i = item.i0 + line, y = call.clipped[2] ? TEGROUP_IMPL_SM90_LINES - v : i,
+                          z = call.clipped[2] ? item.d_row + i + v : item.group;
+            tegroup_impl_tma_store(&call.d, from, j, y, z, call.adds);
+        }
+        tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+    }
+    /* alpha times the sums, 64 lines of 128 bytes at a time. */
+    __device__ __forceinline__ void store(int group, const tegroup_impl_sm90_item &item,
+                                          float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
+        const int warp = (int)threadIdx.x / 32 % 4, first = SHAPE::TURNS ? 0 : group * SHAPE::LINES;
+        const float alpha = item.alpha;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        if (call.call.desc.d.dtype != TEGROUP_DTYPE_F32) {
+            const int row = warp * 16 + lane() % 16;
+#pragma unroll
+            for (int m = 0; m < M_PARTS; m++)
+#pragma unroll
+                for (int s = 0; s < SHAPE::COLS / 64; s++) {
+                    const uint32_t to = slab(group, m * (SHAPE::COLS / 64) + s);
+#pragma unroll
+                    for (int c = 0; c < 8; c += 2) {
+                        const float *x = &sum[m][(s * 8 + c) * 4];
+                        uint32_t word[4];
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            word[i] = tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, x[2 * i]),
+                                                              tegroup_impl_gpu_mul(alpha, x[2 * i + 1]), bf16);
+                        tegroup_impl_stmatrix(to + row * 128 + ((c + lane() / 16) ^ (row & 7)) * 16, word[0], word[1], word[2],
+                                              word[3]);
+                    }
+                    send(group, item, to, first + m * 64, s * 64);
+                }
+        } else {
+#pragma unroll
+            for (int m = 0; m < M_PARTS; m++)
+#pragma unroll
+                for (int s = 0; s < SHAPE::COLS / 32; s++) {
+                    const uint32_t to = slab(group, m * (SHAPE::COLS / 32) + s);
+                    put(to, &sum[m][s * 16], alpha, true);
+                    send(group, item, to, first + m * 64, s * 32);
+                }
+        }
+    }
+    /* A slab of 64 lines of 32 numbers, its chunks permuted for TMA or not. */
+    static __device__ __forceinline__ void put(uint32_t to, const float *x, float alpha, bool permuted) {
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane() / 4, chunk = c * 2 + lane() % 4 / 2;
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                                 to + (uint32_t)(row * 128 + (permuted ? chunk ^ (row & 7) : chunk) * 16 + lane() % 2 * 8)),
+                             "f"(tegroup_impl_gpu_mul(alpha, x[c * 4 + half * 2])),
+                             "f"(tegroup_impl_gpu_mul(alpha, x[c * 4 + half * 2 + 1]))
+                             : "memory");
+            }
+    }
+    /* The same with C, bias or both, by ordinary stores. */
+    __device__ __forceinline__ void store_added(int group, const tegroup_impl_sm90_item &item,
+                                                float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
+        const int thread = (int)threadIdx.x % 128, first = SHAPE::TURNS ? 0 : group * SHAPE::LINES;
+        if (item.tile.p.untouched) return;
+#pragma unroll
+        for (int m = 0; m < M_PARTS; m++)
+#pragma unroll
+            for (int s = 0; s < SHAPE::COLS / 32; s++) {
+                const uint32_t to = slab(group, 0);
+                const float *from = (const float *)__cvta_shared_to_generic(to);
+                put(to, &sum[m][s * 16], 1.0f, false);
+                tegroup_impl_warpgroup_sync(1 + group);
+                store_rows(call.call.desc, item.tile, first + m * 64, s * 32, from, thread);
+                tegroup_impl_warpgroup_sync(1 + group);
+            }
+    }
+    static __device__ __noinline__ void store_rows(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile, int line,
+                                                   int col, const float *from, int thread) {
+        const tegroup_impl_gpu_output output(desc, tile, SHAPE::TILE_M, SHAPE::TILE_N);
+#pragma unroll 1
+        for (int e = thread; e < 64 * 4; e += 128) output.store(desc, line + e / 4, col + e % 4 * 8, from + e * 8);
+    }
+};
+#endif
+
+/* A build for another GPU than sm_90a has a launch bound of 32, which the plan reads: nothing else tells sm_90 and sm_90a apart. */
+template <bool BF16, typename SHAPE>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90_THREADS : 32, 1)
+    tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
+#if TEGROUP_IMPL_HOPPER
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    const tegroup_impl_sm90_block<BF16, SHAPE> block(call, tegroup_impl_memory);
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be the same in a warp */
+    if (threadIdx.x == 0) {
+        tegroup_impl_tma_prefetch(&call.a);
+        tegroup_impl_tma_prefetch(&call.b);
+        tegroup_impl_tma_prefetch(&call.d);
+    }
+    block.init();
+    if (warp < 4) {
+        tegroup_impl_registers_give<40>();
+        if (warp == 0) block.schedule();
+        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+    } else {
+        tegroup_impl_registers_take<232>();
+        block.multiply(warp / 4 - 1);
+    }
+    if (SHAPE::CLUSTER > 1) {
+        __syncwarp();
+        tegroup_impl_cluster_sync(); /* neighbours arrive at this block's barriers until they are done */
+    }
+#else
+    __trap();
+#endif
+}
+
+/* ==== [17] Hopper GEMM: plan and launch ==== */
+
+/* The kernels: X(op, lines of a warpgroup, columns, turns, blocks of a cluster, slabs of a warpgroup). Rows of one operation
+ * stand together. */
+#define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
+    X(1, 64, 256, false, 1, 2)                                                                                         \
+    X(1, 64, 256, false, 2, 2)                                                                                         \
+    X(1, 64, 256, true, 1, 4)                                                                                          \
+    X(1, 128, 128, true, 1, 4)                                                                                         \
+    X(2, 64, 256, false, 1, 2)                                                                                         \
+    X(2, 64, 256, false, 2, 2)                                                                                         \
+    X(2, 64, 256, true, 1, 4)                                                                                          \
+    X(2, 128, 128, true, 1, 4)                                                                                         \
+    X(3, 64, 256, false, 1, 2)                                                                                         \
+    X(3, 64, 256, false, 2, 2)                                                                                         \
+    X(3, 128, 128, true, 1, 4)
+
+typedef struct tegroup_impl_sm90_row {
+    const void *bf16, *f16;
+    int32_t op, tile_m, tile_n, cluster, b_part, shared_bytes;
+} tegroup_impl_sm90_row;
+
+static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
+#define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, cluster, slabs)                                                  \
+    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>>,    \
+     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>>,   \
+     op,                                                                                                               \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::TILE_M,                                          \
+     cols,                                                                                                             \
+     cluster,                                                                                                          \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::B_PART,                                          \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::SHARED_BYTES},
+    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
+#undef TEGROUP_IMPL_SM90_ROW
+    *count = (int32_t)(sizeof rows / sizeof rows[0]);
+    return rows;
+}
+
+/* Whether this unit holds code for sm_90a, on a Hopper GPU. */
+static inline int tegroup_impl_sm90_image(void) {
+    cudaFuncAttributes attributes;
+    int32_t count;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_rows(&count)->bf16);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
+}
+
+/* plan.algorithm: the row, its kernel in this unit, blocks, and the driver's function that makes tensor maps. */
+enum { TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_KERNEL, TEGROUP_IMPL_SM90_BLOCKS, TEGROUP_IMPL_SM90_ENCODE };
+
+/* Row `number` of the table for this plan. */
+static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t number, tegroup_error *error) {
+    int32_t count;
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + number;
+    const void *kernel = plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
+    int multiprocessors = 0;
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row->shared_bytes);
+    if (code == cudaSuccess && row->cluster > 1)
+        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 0);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_K;
+    plan->algorithm[TEGROUP_IMPL_SM90_ROW] = (uint64_t)number;
+    plan->algorithm[TEGROUP_IMPL_SM90_KERNEL] = (uint64_t)(uintptr_t)kernel;
+    plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS] = (uint64_t)(multiprocessors / row->cluster * row->cluster);
+    return TEGROUP_OK;
+}
+
+/* The first row of this plan's operation, and how many there are. */
+static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int32_t *first) {
+    int32_t count, i, n = 0;
+    const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
+    for (i = count - 1; i >= 0; i--)
+        if (rows[i].op == (int32_t)plan->problem.op) *first = i, n++;
+    return n;
+}
+
+static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                    tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t most = (INT64_C(1) << 31) - 512;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void *encode = NULL;
+    int32_t first = 0;
+    cudaError_t code;
+    (void)desc;
+    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most, p->rows);
+    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, "n", "must be countable in 31 bits", most, p->n);
+    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, "k", "must be countable in 31 bits", most, p->k);
+#if CUDART_VERSION >= 12050
+    code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+#else
+    code = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found);
+#endif
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the driver must tell its functions", error));
+    TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1, 0);
+    plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
+    (void)tegroup_impl_sm90_candidates(plan, &first);
+    return tegroup_impl_sm90_choose(plan, first, error);
+}
+
+/* Addresses by columns are what TMA can take. */
+static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                             tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                      "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for TMA", 16,
+                      tegroup_impl_stride_bytes(t));
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
+    return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
+}
+
+/* The map of an operand: boxes of box_cols x box_rows, as the kernel's first comment says where it is ragged. */
+static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                   tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
+                                                   CUtensorMap *map, int32_t *clipped, tegroup_error *error) {
+    typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
+    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8, row = tegroup_impl_ld(t) * bytes,
+                  group = tegroup_impl_stride_bytes(t);
+    const int ragged = tegroup_impl_ragged(&t->shape);
+    const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                     : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                      : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint64_t cols = (cuuint64_t)tegroup_impl_max(1, t->shape.cols);
+    const cuuint64_t dims[3] = {cols, (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
+                                (cuuint64_t)(ragged ? t->shape.rows + box_rows : tegroup_impl_max(1, t->shape.groups))};
+    const cuuint64_t strides[2] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group)};
+    const cuuint32_t box[3] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1}, steps[3] = {1, 1, 1};
+    char *base = !t->data ? (char *)(uintptr_t)TEGROUP_ALIGNMENT : (char *)t->data - (ragged ? box_rows * row : 0);
+    const CUresult code =
+        encode(map, type, 3, base, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    *clipped = ragged;
+    if (code == CUDA_SUCCESS) return TEGROUP_OK;
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
+    if (error) error->native = (int32_t)code;
+    return TEGROUP_ERROR_CUDA;
+}
+
+/* What the stores do is known on the host, or may differ between groups. */
+static inline void tegroup_impl_sm90_results(const tegroup_gemm_desc *desc, tegroup_impl_sm90_call *call) {
+    const int in_place = desc->accumulate
+                         || (desc->c.data == desc->d.data && tegroup_impl_ld(&desc->c) == tegroup_impl_ld(&desc->d)
+                             && tegroup_impl_group_stride(&desc->c) == tegroup_impl_group_stride(&desc->d)
+                             && desc->c.shape.snapshot == desc->d.shape.snapshot);
+    const float beta = desc->accumulate ? 1.0f : call->call.beta;
+    const int known = call->call.desc.beta.space == TEGROUP_SPACE_UNSET,
+              bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    call->plain = known && beta == 0 && !bias;
+    call->adds = known && beta == 1 && !bias && in_place && desc->d.dtype == TEGROUP_DTYPE_F32;
+}
+
+static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    int32_t count;
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    tegroup_impl_sm90_call call;
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute cluster;
+    void *arguments[1];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    memset(&call, 0, sizeof call);
+    call.call = tegroup_impl_gpu_call_of(desc);
+    tegroup_impl_sm90_results(desc, &call);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? TEGROUP_IMPL_SM90_LINES : row->tile_m,
+                                           &call.a, &call.clipped[0], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->b_part : TEGROUP_IMPL_SM90_LINES,
+                                           &call.b, &call.clipped[1], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64,
+                                           TEGROUP_IMPL_SM90_LINES, &call.d, &call.clipped[2], error));
+    memset(&config, 0, sizeof config);
+    memset(&cluster, 0, sizeof cluster);
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = (unsigned)row->cluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]);
+    config.blockDim = dim3(TEGROUP_IMPL_SM90_THREADS);
+    config.dynamicSmemBytes = (size_t)row->shared_bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = row->cluster > 1 ? 1 : 0;
+    arguments[0] = &call;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaLaunchKernelExC(&config, (const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], arguments), "stream",
+        "the kernel must launch", error));
+    return tegroup_impl_cuda_rest(&call.call, stream, error);
+}
+#endif /* TEGROUP_NO_SM90 */
+#if !defined(TEGROUP_NO_PORTABLE)
+
+/* ==== [18] Portable GEMM kernels ==== */
+
+/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
+ * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
+ * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
 
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
@@ -2246,12 +3292,6 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 }
 
 /* ---- scheduling ---- */
-
-/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
-static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
-                                                             tegroup_impl_product *p) {
-    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
-}
 
 template <int TILE_M, int TILE_N>
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
@@ -2384,126 +3424,6 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
             for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
                 tegroup_impl_load_slowly(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
         }
-    }
-};
-
-/* ---- storing ---- */
-
-/* Multiplications and additions that no compiler flag rewrites or flushes. */
-static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
-    float r;
-    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
-    return r;
-}
-static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
-    float r;
-    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
-    return r;
-}
-
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
-static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
-                                                              float (&x)[8]) {
-    if (count == 8 && ((uintptr_t)from & 15) == 0) {
-        uint4 low = *(const uint4 *)from, high = low;
-        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
-        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
-                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
-                                                 : tegroup_impl_f32_of_f16(half);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
-}
-
-static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
-                                                               const float (&x)[8]) {
-    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
-    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
-    if (f32) {
-        if (whole) {
-            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < count) ((float *)to)[i] = x[i];
-        return;
-    }
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-    if (whole) {
-        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
-}
-
-/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
- * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
-struct tegroup_impl_gpu_output {
-    char *d; /* of the tile's first element, as the others */
-    const char *c, *bias;
-    const char *scale;    /* of its first row; NULL = 1 */
-    int64_t d_row, c_row; /* bytes between rows */
-    int32_t m, n;         /* of the tile */
-    float alpha, beta;
-    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
-
-    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                       int tile_m, int tile_n) {
-        const tegroup_impl_product &p = tile.p;
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        d_row = p.d.ld * bytes;
-        c_row = p.c.ld * bytes;
-        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
-        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
-        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
-                   ? NULL
-                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
-        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                    ? NULL
-                    : (const char *)desc.row_scale
-                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
-        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
-        alpha = (float)p.alpha;
-        beta = (float)p.beta;
-        empty = p.k == 0;
-        reads_c = p.beta != 0;
-    }
-    /* Eight sums of line `line` from column `first` on, both within the tile. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
-        const int32_t count = n - first < 8 ? n - first : 8;
-        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
-        if (line >= m || count <= 0) return;
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        if (reads_c) {
-            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
-        }
-        if (bias) {
-            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
-            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
-                                   count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
-        }
-        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
     }
 };
 
@@ -2783,7 +3703,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [15] Portable GEMM: plan and launch ==== */
+/* ==== [19] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
@@ -2903,7 +3823,6 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     return TEGROUP_OK;
 }
 
-/* The product first: should CUDA refuse it, nothing was enqueued. */
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
@@ -2916,18 +3835,11 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                             dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
                             (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
-    if (desc->tail != TEGROUP_TAIL_KEEP && call.views[TEGROUP_IMPL_D].rows)
-        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(call);
-    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
-        && desc->d.shape.groups > 0) {
-        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(call);
-    }
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_rest(&call, stream, error);
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [16] GPU backends: plan, check and run ==== */
+/* ==== [20] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -2945,6 +3857,9 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built) {
         (void)cudaGetLastError();
         return built & 1u << TEGROUP_BACKEND_CPU;
     }
+#if !defined(TEGROUP_NO_SM90)
+    if (!tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90);
+#endif
     return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
 }
 
@@ -2954,6 +3869,9 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     (void)desc, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, plan, error);
+#endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
 #endif
@@ -2970,6 +3888,9 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
                                                      tegroup_error *error) {
     (void)desc, (void)error;
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(desc, error);
+#endif
 #if !defined(TEGROUP_NO_CUBLASLT)
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
@@ -2988,6 +3909,9 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
+#endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
@@ -3000,7 +3924,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     return TEGROUP_OK;
 }
 
-/* ==== [17] GPU backends: choosing an algorithm ==== */
+/* ==== [21] GPU backends: choosing an algorithm ==== */
 
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
     tegroup_impl_choice choice;

@@ -11,6 +11,9 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
     uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
+    built |= 1u << TEGROUP_BACKEND_SM90;
+#endif
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
     built |= 1u << TEGROUP_BACKEND_PORTABLE;
 #endif

@@ -18,7 +18,7 @@
 
 /* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
  * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh; TEGROUP_NO_PORTABLE leaves out the portable GEMM kernels
- * (most of what nvcc has to compile), TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
+ * (most of what nvcc has to compile), TEGROUP_NO_SM90 those for Hopper, TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */

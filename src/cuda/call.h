@@ -78,3 +78,18 @@ static __global__ void __launch_bounds__(256)
     for (int64_t e = threadIdx.x; e < count; e += 256)
         tegroup_impl_store_f32(d.dtype, d.data, (from + e / cols) * ld + e % cols, value);
 }
+
+/* What a bundled backend's kernel leaves to others: rows that no group owns, and the gradient of the bias. Enqueued after it:
+ * should CUDA refuse the product, nothing was. */
+static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    const tegroup_gemm_desc *desc = &call->desc;
+    if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
+        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(*call);
+    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
+        && desc->d.shape.groups > 0) {
+        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
+        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(*call);
+    }
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+}

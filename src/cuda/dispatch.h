@@ -16,6 +16,9 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built) {
         (void)cudaGetLastError();
         return built & 1u << TEGROUP_BACKEND_CPU;
     }
+#if !defined(TEGROUP_NO_SM90)
+    if (!tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90);
+#endif
     return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
 }
 
@@ -25,6 +28,9 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     (void)desc, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, plan, error);
+#endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
 #endif
@@ -41,6 +47,9 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
                                                      tegroup_error *error) {
     (void)desc, (void)error;
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(desc, error);
+#endif
 #if !defined(TEGROUP_NO_CUBLASLT)
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
@@ -59,6 +68,9 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
     switch (plan->backend) {
+#if !defined(TEGROUP_NO_SM90)
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
+#endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif

@@ -118,7 +118,6 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     return TEGROUP_OK;
 }
 
-/* The product first: should CUDA refuse it, nothing was enqueued. */
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
@@ -131,12 +130,5 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
                             dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
                             (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
-    if (desc->tail != TEGROUP_TAIL_KEEP && call.views[TEGROUP_IMPL_D].rows)
-        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(call);
-    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
-        && desc->d.shape.groups > 0) {
-        dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(call);
-    }
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_rest(&call, stream, error);
 }

@@ -1,0 +1,175 @@
+/* ---- Hopper's instructions ---- */
+
+/* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
+ * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TEGROUP_IMPL_HOPPER 1
+#else
+#define TEGROUP_IMPL_HOPPER 0
+#endif
+
+#include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
+
+#if TEGROUP_IMPL_HOPPER
+/* ---- barriers in shared memory ---- */
+
+static __device__ __forceinline__ void tegroup_impl_barrier_init(uint32_t barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/* At the same barrier of block `rank` of the cluster. */
+static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/* Until the phase of this parity is over. */
+static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrier, uint32_t parity) {
+    asm volatile("{.reg .pred over;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra again;}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_cluster_rank(void) {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+/* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
+static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
+    asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
+/* ---- copies ---- */
+
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. In a cluster, with a mask: to the same place of every block
+ * in it, and at the same barrier of each. */
+static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
+                                                             int32_t y, int32_t z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_tma_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                                                  int32_t x, int32_t y, int32_t z, uint16_t mask) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+                 "%4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
+                 : "memory");
+}
+/* A box from shared memory, stored or (FP32) added. */
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
+                                                              int32_t z, bool add) {
+    if (add)
+        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
+                     "r"(x), "r"(y), "r"(z)
+                     : "memory");
+}
+/* What this thread stored since is one group. */
+static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until at most PENDING of this thread's groups of stores still read shared memory. */
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_tma_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
+static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_registers_take(void) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_registers_give(void) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes. */
+static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* ---- wgmma ---- */
+
+/* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
+ * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
+static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
+ * columns after eight. */
+#define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define TEGROUP_IMPL_F32(i)                                                                                                       \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12), TEGROUP_IMPL_F4(i + 16),              \
+        TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_TEN(t)                                                                                                       \
+    "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
+#define TEGROUP_IMPL_SUMS_128                                                                                                     \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
+    ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_SUMS_64                                                                                                      \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                                        \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b                        \
+                 ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
+
+template <int N> struct tegroup_impl_wgmma;
+template <> struct tegroup_impl_wgmma<256> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96)                                         \
+    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
+template <> struct tegroup_impl_wgmma<128> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
+#undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_128
+#undef TEGROUP_IMPL_TEN
+#undef TEGROUP_IMPL_F32
+#undef TEGROUP_IMPL_F4
+#endif
