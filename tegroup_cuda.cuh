@@ -21,14 +21,13 @@
  *   [11] Set-up kernel of a grouped cuBLASLt matmul
  *   [12] cublaslt_grouped
  *   [13] cublaslt_loop
- *   [14] Results of the bundled GEMM kernels
- *   [15] Hopper's instructions
- *   [16] Hopper GEMM kernel
- *   [17] Hopper GEMM: plan and launch
- *   [18] Portable GEMM kernels
- *   [19] Portable GEMM: plan and launch
- *   [20] GPU backends: plan, check and run
- *   [21] GPU backends: choosing an algorithm
+ *   [14] Hopper's instructions
+ *   [15] Hopper GEMM kernel
+ *   [16] Hopper GEMM: plan and launch
+ *   [17] Portable GEMM kernels
+ *   [18] Portable GEMM: plan and launch
+ *   [19] GPU backends: plan, check and run
+ *   [20] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -1573,6 +1572,24 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* ---- what the bundled kernels share ---- */
+
+static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* Multiplications and additions that no compiler flag rewrites or flushes. */
+static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
+    float r;
+    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */
@@ -2205,146 +2222,9 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
 }
 #endif /* TEGROUP_NO_CUBLASLT */
-
-/* ==== [14] Results of the bundled GEMM kernels ==== */
-
-/* The tile that a block works on. */
-typedef struct tegroup_impl_gpu_tile {
-    tegroup_impl_product p;
-    int64_t i0, j0;
-    int32_t valid;
-} tegroup_impl_gpu_tile;
-
-static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
-/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
-static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
-                                                             tegroup_impl_product *p) {
-    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
-}
-
-/* Multiplications and additions that no compiler flag rewrites or flushes. */
-static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
-    float r;
-    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
-    return r;
-}
-static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
-    float r;
-    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
-    return r;
-}
-
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
-static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
-                                                              float (&x)[8]) {
-    if (count == 8 && ((uintptr_t)from & 15) == 0) {
-        uint4 low = *(const uint4 *)from, high = low;
-        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
-        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
-                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
-                                                 : tegroup_impl_f32_of_f16(half);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
-}
-
-static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
-                                                               const float (&x)[8]) {
-    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
-    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
-    if (f32) {
-        if (whole) {
-            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < count) ((float *)to)[i] = x[i];
-        return;
-    }
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-    if (whole) {
-        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
-}
-
-/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
- * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
-struct tegroup_impl_gpu_output {
-    char *d; /* of the tile's first element, as the others */
-    const char *c, *bias;
-    const char *scale;    /* of its first row; NULL = 1 */
-    int64_t d_row, c_row; /* bytes between rows */
-    int32_t m, n;         /* of the tile */
-    float alpha, beta;
-    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
-
-    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                       int tile_m, int tile_n) {
-        const tegroup_impl_product &p = tile.p;
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        d_row = p.d.ld * bytes;
-        c_row = p.c.ld * bytes;
-        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
-        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
-        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
-                   ? NULL
-                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
-        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                    ? NULL
-                    : (const char *)desc.row_scale
-                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
-        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
-        alpha = (float)p.alpha;
-        beta = (float)p.beta;
-        empty = p.k == 0;
-        reads_c = p.beta != 0;
-    }
-    /* Eight sums of line `line` from column `first` on, both within the tile. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
-        const int32_t count = n - first < 8 ? n - first : 8;
-        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
-        if (line >= m || count <= 0) return;
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        if (reads_c) {
-            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
-        }
-        if (bias) {
-            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
-            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
-                                   count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
-        }
-        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
-    }
-};
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [15] Hopper's instructions ==== */
+/* ==== [14] Hopper's instructions ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -2356,6 +2236,9 @@ struct tegroup_impl_gpu_output {
 
 #include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
 
+template <bool FIRST, typename A, typename B> struct tegroup_impl_if { typedef A type; };
+template <typename A, typename B> struct tegroup_impl_if<false, A, B> { typedef B type; };
+
 #if TEGROUP_IMPL_HOPPER
 /* ---- barriers in shared memory ---- */
 
@@ -2364,13 +2247,6 @@ static __device__ __forceinline__ void tegroup_impl_barrier_init(uint32_t barrie
 }
 static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* At the same barrier of block `rank` of the cluster. */
-static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -2383,14 +2259,6 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
-static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ uint32_t tegroup_impl_cluster_rank(void) {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
 /* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
@@ -2398,31 +2266,32 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. In a cluster, with a mask: to the same place of every block
- * in it, and at the same barrier of each. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. origin: 0 for a tensor of three dimensions; else one of
+ * five, the last two being the address of the buffer in steps of 16 bytes and of 2^35. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-                 ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_tma_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                                                  int32_t x, int32_t y, int32_t z, uint16_t mask) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
-                 "%4, %5}], [%2], %6;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
-                 : "memory");
-}
-/* A box from shared memory, stored or (FP32) added. */
-static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, bool add) {
-    if (add)
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
+                                                             int32_t y, int32_t z, uint64_t origin) {
+    if (origin == 0)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+                     "[%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
     else
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
+                     "%7}], [%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35))
+                     : "memory");
+}
+/* A box from shared memory. */
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
+                                                              int32_t z, uint64_t origin) {
+    if (origin == 0)
         asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
                      "r"(x), "r"(y), "r"(z)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
                      : "memory");
 }
 /* What this thread stored since is one group. */
@@ -2432,9 +2301,6 @@ static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
 /* Until at most PENDING of this thread's groups of stores still read shared memory. */
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_tma_prefetch(const CUtensorMap *map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
 static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
@@ -2448,9 +2314,16 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes. */
-static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. */
+static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
                  : "memory");
 }
 
@@ -2482,6 +2355,10 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
     ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
     ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_SUMS_96                                                                                                      \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_64                                                                                                      \
     TEGROUP_IMPL_TEN()                                                                                                            \
     ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
@@ -2503,6 +2380,17 @@ template <> struct tegroup_impl_wgmma<256> {
 #undef TEGROUP_IMPL_ARGUMENTS
     }
 };
+template <> struct tegroup_impl_wgmma<192> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64)                                                              \
+    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
 template <> struct tegroup_impl_wgmma<128> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
@@ -2514,74 +2402,82 @@ template <> struct tegroup_impl_wgmma<128> {
 };
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_TEN
 #undef TEGROUP_IMPL_F32
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [16] Hopper GEMM kernel ==== */
+/* ==== [15] Hopper GEMM kernel ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles and one thread has TMA load their operands into a
- * ring of stages; the two others multiply by wgmma, both on one tile (each a half of its lines), or in turns, each on a tile of
- * its own, so that one stores while the other multiplies. Blocks of a cluster that work on the same columns of one group share
- * B: each loads a part and sends it to all.
+ * ring of stages; the two others multiply by wgmma: in turns, each on a tile of its own, so that one stores while the other
+ * multiplies, or both on one tile, each on a half of its lines.
  *
- * Groups need no padding, and their tensor maps no editing: a ragged operand is described as boxes of R lines, [start][R][cols],
- * whose starts are one line apart (R lines before the buffer is start 0). Lines y = R - v and later of start z = first + v are
- * just the v lines from `first` on, and everything past them is outside the tensor: read as zeros, never written. (A. Goucher's
- * trick, as Triton's ragged tensor descriptors use it.)
+ * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
+ * [start][R][cols], whose starts are one line apart, start 0 being R lines before the buffer: lines from y = R - v of start
+ * z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are read as zeros
+ * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Operands in buffers of their own are
+ * all parts of one tensor, too: two more dimensions, with strides of 16 bytes and of 2^35, reach any address.
  *
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
-    TEGROUP_IMPL_SM90_ITEMS = 4,    /* tiles found ahead */
-    TEGROUP_IMPL_SM90_K = 64,       /* of k a stage: 128 bytes */
-    TEGROUP_IMPL_SM90_SLAB = 8192,  /* bytes of results a store: 64 lines of 128 bytes */
-    TEGROUP_IMPL_SM90_LINES = 64    /* of a box of D, and of k in one of a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
+    TEGROUP_IMPL_SM90_REST = 1024,         /* of these for barriers and found tiles; as many to align by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,           /* tiles found ahead */
+    TEGROUP_IMPL_SM90_K = 64,              /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64,          /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128      /* bytes of results that go through shared memory at a time */
 };
 
-/* What one launch works on. */
+/* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
 typedef struct tegroup_impl_sm90_call {
-    CUtensorMap a, b, d;
+    CUtensorMap map[4];
     tegroup_impl_gpu_call call;
-    int32_t clipped[3]; /* of a, b, d: the map is one of boxes, as above; else [group][row][col] */
-    int32_t plain;      /* nothing is to be added to alpha times the sums */
-    int32_t adds;       /* beta is 1 for all, and C is D and FP32: the stores add */
+    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col] */
+    int64_t before[4]; /* bytes from the map's origin to a buffer; 0: it is not one of many */
+    int32_t has_c, has_bias;
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
 typedef struct tegroup_impl_sm90_item {
-    tegroup_impl_gpu_tile tile; /* tile.p only where something is to be added */
-    int32_t group;              /* -1: there are no more */
-    int32_t i0, j0;             /* first line and column, within the group */
-    int32_t lines, k;           /* what there is of them; no lines: only to keep a neighbour in the cluster company */
-    int32_t a_row, b_row, d_row; /* first row of the group in ragged operands */
-    int32_t shares;             /* every block of the cluster needs the same part of B */
-    float alpha;
+    int32_t group;        /* -1: there are no more */
+    int32_t i0, j0;       /* first line and column, within the group */
+    int32_t lines, k;     /* what there is of them */
+    int32_t first_row[4]; /* of the group in ragged operands */
+    uint64_t origin[4];   /* of the group's buffer, from the map's origin; 0: there is one buffer */
+    float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* OP; lines of one warpgroup and columns of a tile; whether the two take turns; blocks of a cluster. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int CLUSTER_, int SLABS_> struct tegroup_impl_sm90_shape {
-    static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, CLUSTER = CLUSTER_, SLABS = SLABS_;
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegroup_impl_sm90_shape {
+    static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_;
-    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, TILE_N = COLS, K = TEGROUP_IMPL_SM90_K;
+    static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
-    static constexpr int A_BYTES = TILE_M * K * 2, B_BYTES = TILE_N * K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+    static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
-    static constexpr int REST_BYTES = 1024 + 2048; /* to align by, and for barriers and items */
-    static constexpr int STAGES = (227 * 1024 - SLAB_BYTES - REST_BYTES) / STAGE_BYTES;
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + REST_BYTES;
-    static constexpr int B_PART = COLS / CLUSTER; /* columns of B that one block of a cluster loads */
-    static_assert(STAGES >= 2 && STAGES <= 16, "stages");
-    static_assert(LINES / 64 * (COLS / 64) % SLABS == 0, "every tile begins with the same slab");
+    static constexpr int STAGES =
+        (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
+    static_assert(STAGES >= 3, "a ring that hides the way from L2");
+    /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
+    template <bool WIDE> struct results {
+        static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
+                             USED = COUNT < SLABS ? COUNT : SLABS;
+        static_assert(COUNT % USED == 0, "every tile begins with the first slab");
+    };
 };
 
 /* What stands behind the ring and the slabs. */
-template <int STAGES> struct tegroup_impl_sm90_rest {
-    uint64_t full[STAGES], empty[STAGES], found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS],
-        turn[2]; /* of a warpgroup: the other one has seen all of its stages */
+template <typename SHAPE> struct tegroup_impl_sm90_rest {
+    uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
+    uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
+    uint64_t turn[2];                /* of a warpgroup: the other one has seen all of its stages */
+    uint64_t added[2][SHAPE::SLABS]; /* C has come to a slab of a warpgroup */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
 };
 
@@ -2590,51 +2486,48 @@ template <int STAGES> struct tegroup_impl_sm90_rest {
 
 /* One warp walks the groups, 32 at a time, a lane a group. Tiles are asked for in rising order. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
-    const tegroup_impl_sm90_call *call;
+    const tegroup_impl_sm90_call &call;
+    const tegroup_gemm_desc &desc;
     int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
     int32_t base, rows;  /* the first of these; rows of this lane's group */
-    int32_t m, n, tiles_n;
+    int32_t first_row[4];
+    int32_t m, tiles_n; /* m: of a weight gradient; else each group has its own */
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c) : call(&c) {
-        const tegroup_gemm_desc &desc = c.call.desc;
-        m = (int32_t)desc.a.shape.cols; /* of a weight gradient; else each group has its own */
-        n = (int32_t)desc.d.shape.cols;
-        tiles_n = (n + SHAPE::TILE_N - 1) / SHAPE::TILE_N;
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c) : call(c), desc(c.call.desc) {
+        m = (int32_t)desc.a.shape.cols;
+        tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
         load(0, 0);
     }
-    static __device__ __forceinline__ int64_t rows_of(const tegroup_tensor &t, const tegroup_snapshot_view &view, int32_t g) {
-        return view.rows ? view.rows[g] : t.shape.rows;
+    __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
+        return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
     }
-    static __device__ __forceinline__ int32_t start_of(const tegroup_tensor &t, const tegroup_snapshot_view &view, int32_t g) {
-        return view.rows ? (int32_t)view.start[g] : (int32_t)(g * t.shape.rows);
+    /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
+    __device__ __forceinline__ bool idle(int32_t there) const {
+        return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
-    __device__ __forceinline__ int64_t tiles_of(int32_t rows_there) const {
-        if (SHAPE::OP != TEGROUP_OP_WGRAD)
-            return rows_there <= 0 ? 0 : (int64_t)((rows_there + SHAPE::TILE_M - 1) / SHAPE::TILE_M) * tiles_n;
-        if (rows_there < 0 || (rows_there == 0 && call->call.desc.accumulate)) return 0;
-        const int64_t tiles = (int64_t)((m + SHAPE::TILE_M - 1) / SHAPE::TILE_M) * tiles_n;
-        return (tiles + SHAPE::CLUSTER - 1) / SHAPE::CLUSTER * SHAPE::CLUSTER; /* a cluster's blocks sum over the same k */
+    /* Rows of a group, in which operands whose snapshots differ meet. */
+    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g, bool rows_too) {
+        const tegroup_snapshot_view &view = call.call.views[operand];
+        const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
+        first_row[operand] = view.rows && !call.before[operand] ? (int32_t)view.start[g] : 0;
+        if (rows_too && there < rows) rows = (int32_t)there;
     }
-    __device__ __forceinline__ void load(int32_t first, int64_t tiles_before) {
-        const tegroup_gemm_desc &desc = call->call.desc;
-        const tegroup_snapshot_view *views = call->call.views;
-        const int32_t g = first + lane();
-        base = first;
+    __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
+        const int32_t g = from + lane();
+        base = from;
         before = tiles_before;
         rows = -1;
+        for (int i = 0; i < 4; i++) first_row[i] = 0;
         if (g < desc.a.shape.groups) {
-            int64_t there = rows_of(desc.a, views[TEGROUP_IMPL_A], g);
-            if (SHAPE::OP == TEGROUP_OP_WGRAD) there = tegroup_impl_min(there, rows_of(desc.b, views[TEGROUP_IMPL_B], g));
-            else {
-                there = tegroup_impl_min(there, rows_of(desc.d, views[TEGROUP_IMPL_D], g));
-                if (desc.c.dtype != TEGROUP_DTYPE_UNSET)
-                    there = tegroup_impl_min(there, rows_of(desc.c, views[TEGROUP_IMPL_C], g));
-            }
-            rows = (int32_t)there;
+            rows = INT32_MAX;
+            meet(desc.a, TEGROUP_IMPL_A, g, true);
+            meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
+            meet(desc.d, TEGROUP_IMPL_D, g, SHAPE::OP != TEGROUP_OP_WGRAD);
+            if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
-        sum = g < desc.a.shape.groups ? tiles_of(rows) : 0;
+        sum = g < desc.a.shape.groups && !idle(rows) ? (int64_t)tiles_m(rows) * tiles_n : 0;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
             if (lane() >= step) sum += other;
@@ -2642,8 +2535,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     }
     /* Tile number t, in stripes of 8 lines of tiles: their operands stay in L2. False when there are fewer. */
     __device__ __forceinline__ bool find(int64_t t, tegroup_impl_sm90_item *item) {
-        const tegroup_gemm_desc &desc = call->call.desc;
-        const tegroup_snapshot_view *views = call->call.views;
         for (;;) {
             const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
             if (t < end) break;
@@ -2652,118 +2543,147 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         }
         const int owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + sum)) - 1;
         const int32_t g = base + owner, there = __shfl_sync(0xffffffffu, rows, owner);
-        const int32_t lines = SHAPE::OP == TEGROUP_OP_WGRAD ? m : there, tiles_m = (lines + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
-        const int64_t local = t - before - (owner ? __shfl_sync(0xffffffffu, sum, owner ? owner - 1 : 0) : 0);
-        const int64_t stripe = local / (8 * tiles_n), within = local - stripe * 8 * tiles_n;
-        const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m - 8 * stripe);
+        const int64_t local = t - before - (owner ? __shfl_sync(0xffffffffu, sum, owner ? owner - 1 : 0) : 0),
+                      stripe = local / (8 * tiles_n), within = local - stripe * 8 * tiles_n;
+        const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m(there) - 8 * stripe);
         item->group = g;
-        item->i0 = height > 0 ? (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M : lines;
-        item->j0 = height > 0 ? (int32_t)(within / height) * SHAPE::TILE_N : 0;
-        item->lines = (int32_t)tegroup_impl_clamp(lines - item->i0, 0, SHAPE::TILE_M);
+        item->i0 = (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M;
+        item->j0 = (int32_t)(within / height) * SHAPE::COLS;
+        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
         item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
                   : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                     : (int32_t)desc.b.shape.rows;
-        item->a_row = start_of(desc.a, views[TEGROUP_IMPL_A], g);
-        item->b_row = start_of(desc.b, views[TEGROUP_IMPL_B], g);
-        item->d_row = start_of(desc.d, views[TEGROUP_IMPL_D], g);
-        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call->call.alpha) : 1.0f;
+        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
+        item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
+        for (int i = 0; i < 4; i++) {
+            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
+            item->origin[i] = 0;
+        }
+        buffer(desc.a, TEGROUP_IMPL_A, item);
+        buffer(desc.b, TEGROUP_IMPL_B, item);
+        if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
+        buffer(desc.d, TEGROUP_IMPL_D, item);
         return true;
+    }
+    /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
+    __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
+                                           tegroup_impl_sm90_item *item) const {
+        if (!call.before[operand]) return;
+        const uint64_t address = (uint64_t)(uintptr_t)t.pointers[item->group];
+        item->origin[operand] = address - (uint64_t)call.before[operand];
+        if (address % 16 == 0) return;
+        if (operand == TEGROUP_IMPL_D) item->lines = 0;
+        else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
+    }
+};
+
+/* ---- what is added ---- */
+
+/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
+ * apart. */
+template <typename SHAPE, bool TERMS> struct tegroup_impl_sm90_terms {
+    static constexpr int EIGHTS = SHAPE::COLS / 8;
+    float alpha, beta;
+    float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
+    float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
+
+    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call, const tegroup_impl_sm90_item &item,
+                                                       int first_line) {
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const int lane = (int)threadIdx.x & 31;
+        alpha = item.alpha;
+        beta = item.beta;
+        if (!TERMS || !call.has_bias) return;
+        const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
+#pragma unroll
+        for (int e = 0; e < (EIGHTS + 7) / 8; e++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
+                const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
+                bias[e][i] = there ? tegroup_impl_load_f32(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+            }
+#pragma unroll
+        for (int m = 0; m < SHAPE::PARTS; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
+                by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
+                                  ? 1.0f
+                                  : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale,
+                                                          item.first_row[TEGROUP_IMPL_A] + item.i0 + line
+                                                              + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
+            }
+    }
+    __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
+    /* x: two columns of the upper line, two of the lower. */
+    __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float b = __shfl_sync(0xffffffffu, bias[eight / 8][i], (int)(threadIdx.x & 3) * 8 + eight % 8);
+            x[i] = tegroup_impl_gpu_fma(by[m][0], b, x[i]);
+            x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
+        }
     }
 };
 
 /* ---- a block ---- */
 
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
-    static constexpr int STAGES = SHAPE::STAGES, M_PARTS = SHAPE::LINES / 64;
+    static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
+    typedef float sums[SHAPE::PARTS][SHAPE::COLS / 2];
     const tegroup_impl_sm90_call &call;
     uint32_t ring, slabs; /* addresses in shared memory */
-    tegroup_impl_sm90_rest<STAGES> *rest;
-    uint32_t rank; /* in the cluster */
+    tegroup_impl_sm90_rest<SHAPE> *rest;
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
     static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
 
     __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory) : call(c) {
-        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024;
+        static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
         ring = tegroup_impl_shared(memory);
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
-        rest = (tegroup_impl_sm90_rest<STAGES> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
-        rank = SHAPE::CLUSTER > 1 ? tegroup_impl_cluster_rank() : 0;
+        rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 0) {
-            for (int s = 0; s < STAGES; s++) { /* multiplying warps free a stage, those of the whole cluster */
+            for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), (SHAPE::TURNS ? 4 : 8) * SHAPE::CLUSTER);
+                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
             }
-            for (int i = 0; i < TEGROUP_IMPL_SM90_ITEMS; i++) { /* read by the loading thread and the multiplying warps */
+            for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), 9);
+                tegroup_impl_barrier_init(at(&rest->taken[i]), 9); /* the loading thread and the warps that multiply */
             }
-            tegroup_impl_barrier_init(at(&rest->turn[0]), 4);
-            tegroup_impl_barrier_init(at(&rest->turn[1]), 4);
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+            for (int w = 0; w < 2; w++) {
+                tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
+                for (int i = 0; i < SHAPE::SLABS; i++) tegroup_impl_barrier_init(at(&rest->added[w][i]), 1);
+            }
             tegroup_impl_async_fence();
         }
-        sync();
-    }
-    __device__ __forceinline__ void sync() const {
-        if (SHAPE::CLUSTER > 1) tegroup_impl_cluster_sync();
-        else __syncthreads();
+        __syncthreads();
     }
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
-        tegroup_impl_barrier_wait(at(&rest->found[number % TEGROUP_IMPL_SM90_ITEMS]), number / TEGROUP_IMPL_SM90_ITEMS & 1);
-        return &rest->items[number % TEGROUP_IMPL_SM90_ITEMS];
+        tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
+        return &rest->items[number % ITEMS];
     }
-    __device__ __forceinline__ void give(int32_t number) const {
-        tegroup_impl_barrier_arrive(at(&rest->taken[number % TEGROUP_IMPL_SM90_ITEMS]));
-    }
+    __device__ __forceinline__ void give(int32_t number) const { tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS])); }
 
-    /* One warp: which tiles this block works on. Neighbours in a cluster take neighbouring tiles; the last ones may get one
-     * without lines. */
+    /* One warp: which tiles this block works on. */
     __device__ __forceinline__ void schedule() const {
         tegroup_impl_sm90_walk<SHAPE> walk(call);
-        int64_t t = blockIdx.x / SHAPE::CLUSTER * SHAPE::CLUSTER;
-        for (int32_t number = 0;; number++, t += gridDim.x) {
-            tegroup_impl_sm90_item own;
-            bool there = walk.find(t, &own), shares = false;
-            if (SHAPE::CLUSTER > 1 && there) {
-                tegroup_impl_sm90_item other;
-                const tegroup_impl_sm90_item first = own;
-                if (!walk.find(t + 1, &other)) {
-                    other = own;
-                    other.i0 += other.lines;
-                    other.lines = 0;
-                }
-                if (rank) own = other;
-                shares = own.group == (rank ? first.group : other.group) && own.j0 == (rank ? first.j0 : other.j0);
-            }
-            own.shares = shares;
-            if (!there) own.group = -1;
-            tegroup_impl_sm90_item *item = &rest->items[number % TEGROUP_IMPL_SM90_ITEMS];
-            if (number >= TEGROUP_IMPL_SM90_ITEMS)
-                tegroup_impl_barrier_wait(at(&rest->taken[number % TEGROUP_IMPL_SM90_ITEMS]),
-                                          (number / TEGROUP_IMPL_SM90_ITEMS & 1) ^ 1);
+        bool there = true;
+        for (int32_t number = 0; there; number++) {
+            tegroup_impl_sm90_item item;
+            item.group = -1;
+            there = walk.find(blockIdx.x + (int64_t)number * gridDim.x, &item);
+            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() == 0) {
-                item->group = own.group;
-                item->i0 = own.i0;
-                item->j0 = own.j0;
-                item->lines = own.lines;
-                item->k = own.k;
-                item->a_row = own.a_row;
-                item->b_row = own.b_row;
-                item->d_row = own.d_row;
-                item->shares = own.shares;
-                item->alpha = own.alpha;
-                if (there && !call.plain && !call.adds) {
-                    tegroup_impl_gpu_product(&call.call, own.group, &item->tile.p);
-                    item->tile.i0 = own.i0;
-                    item->tile.j0 = own.j0;
-                }
-                tegroup_impl_barrier_arrive(at(&rest->found[number % TEGROUP_IMPL_SM90_ITEMS]));
+                rest->items[number % ITEMS] = item;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
             }
             __syncwarp();
-            if (!there) break;
         }
     }
 
@@ -2784,65 +2704,51 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_WGRAD) {
-            const int32_t v = tegroup_impl_min(item.k - k0, TEGROUP_IMPL_SM90_LINES);
+        if (SHAPE::OP != TEGROUP_OP_WGRAD) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(to + i * 128, &call.a, call.clipped[0], full, item.i0 + i, item.group, item.a_row, k0, v,
-                          TEGROUP_IMPL_SM90_LINES);
-        } else {
-            load_rows(to, &call.a, call.clipped[0], full, k0, item.group, item.a_row, item.i0, item.lines, SHAPE::TILE_M);
-        }
-    }
-    /* Lines of one group's rows. */
-    static __device__ __forceinline__ void load_rows(uint32_t to, const CUtensorMap *map, int32_t clipped, uint32_t full,
-                                                     int32_t col, int32_t group, int32_t group_row, int32_t row, int32_t rows,
-                                                     int32_t box) {
-        if (clipped) tegroup_impl_tma_load(to, map, full, col, box - rows, group_row + row + rows);
-        else tegroup_impl_tma_load(to, map, full, col, row, group);
+                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        /* of a box: columns that are k's lines, or 64 of the lines themselves */
-        constexpr int BOX = SHAPE::OP == TEGROUP_OP_FORWARD ? SHAPE::B_PART : 64;
+        if (SHAPE::OP == TEGROUP_OP_FORWARD) load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
+        else
 #pragma unroll
-        for (int j = 0; j < SHAPE::COLS; j += BOX) {
-            if (SHAPE::CLUSTER > 1 && item.shares && j / SHAPE::B_PART != (int)rank) continue;
-            int32_t x, y, z = item.group;
-            if (SHAPE::OP == TEGROUP_OP_FORWARD) x = k0, y = item.j0 + j;
-            else x = item.j0 + j, y = k0;
-            if (SHAPE::OP == TEGROUP_OP_WGRAD && call.clipped[1]) {
-                const int32_t v = tegroup_impl_min(item.k - k0, TEGROUP_IMPL_SM90_LINES);
-                y = TEGROUP_IMPL_SM90_LINES - v;
-                z = item.b_row + k0 + v;
-            }
-            if (SHAPE::CLUSTER > 1 && item.shares)
-                tegroup_impl_tma_multicast(to + j * 128, &call.b, full, x, y, z, (uint16_t)((1 << SHAPE::CLUSTER) - 1));
-            else tegroup_impl_tma_load(to + j * 128, &call.b, full, x, y, z);
+            for (int j = 0; j < SHAPE::COLS; j += 64)
+                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
+    }
+    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
+    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand, uint32_t to,
+                                              uint32_t full, int32_t col, int32_t row, int32_t rows, int32_t box) const {
+        int32_t y = row, z = item.origin[operand] ? 0 : item.group;
+        if (call.ragged[operand]) {
+            const int32_t v = rows < box ? rows : box;
+            y = box - v;
+            z = item.first_row[operand] + row + v;
         }
+        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, item.origin[operand]);
     }
 
     __device__ __forceinline__ void release(uint32_t step) const {
-        const uint32_t empty = at(&rest->empty[step % STAGES]);
-        if (SHAPE::CLUSTER == 1) {
-            if (lane() == 0) tegroup_impl_barrier_arrive(empty);
-        } else if (lane() < SHAPE::CLUSTER) tegroup_impl_barrier_arrive_at(empty, (uint32_t)lane());
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+    }
+    __device__ __forceinline__ void wait_full(uint32_t step) const {
+        tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
     }
 
     /* Warpgroup `group` (0 or 1): sums and results. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0;
+        uint32_t step = 0, rounds = 0; /* rounds: of C through the slabs */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
             const int32_t steps = (item->k + SHAPE::K - 1) / SHAPE::K;
-            float sum[M_PARTS][SHAPE::COLS / 2];
             if (item->group < 0) break;
             /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            sums(group, steps, step, sum);
-            if (call.plain || call.adds) store(group, *item, sum);
-            else store_added(group, *item, sum);
+            if (item->lines > line_of(group)) work(group, *item, step, steps, &rounds);
+            else see_off(group, step, steps);
             __syncwarp();
             if (lane() == 0) give(number);
             step += steps;
@@ -2851,7 +2757,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
     }
-    /* The other warpgroup's turn; its last one is left to be taken. */
+    /* The other warpgroup's turn; the end is left to be taken. */
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
@@ -2860,18 +2766,49 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (lane() == 0) give(*number);
         ++*number;
     }
+    __device__ __forceinline__ void yield(int group) const {
+        if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
+    }
+    /* First line of a warpgroup's part of a tile. */
+    static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
 
-    __device__ __forceinline__ void sums(int group, int32_t steps, uint32_t first, float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
-        const uint64_t a = tegroup_impl_wgmma_tile(ring + (SHAPE::TURNS ? 0 : group * SHAPE::LINES * 128), SHAPE::K * 128),
-                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        if (steps == 0) {
-#pragma unroll
-            for (int m = 0; m < M_PARTS; m++)
-#pragma unroll
-                for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = 0;
-            yield(group);
-            return;
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, int32_t steps,
+                                         uint32_t *rounds) const {
+        const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
+        sums sum;
+        if (adds && wide) prefetch<true>(group, item);
+        if (adds && !wide) prefetch<false>(group, item);
+        if (steps > 0) add_up(group, step, (uint32_t)steps, sum);
+        else nothing(group, adds, sum);
+        if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
+        else if (wide) store_wide<false>(group, item, false, 0, sum);
+        else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
+        else store_halves<false>(group, item, false, 0, sum);
+        if (!adds) return;
+        *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
+                        : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
+    }
+    /* Stages of a tile of which this warpgroup has no lines. */
+    __device__ __forceinline__ void see_off(int group, uint32_t step, int32_t steps) const {
+#pragma unroll 1
+        for (const uint32_t end = step + steps; step < end; step++) {
+            wait_full(step);
+            __syncwarp();
+            release(step);
         }
+        yield(group);
+    }
+    /* An empty sum: -0, to which beta * C can be added without a change. */
+    __device__ __forceinline__ void nothing(int group, bool adds, sums &sum) const {
+#pragma unroll
+        for (int m = 0; m < SHAPE::PARTS; m++)
+#pragma unroll
+            for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
+        yield(group);
+    }
+    __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
+        const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
+                       b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
         multiply_stage<true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
 #pragma unroll 1
@@ -2885,127 +2822,194 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         fence(sum);
         release(first + steps - 1);
     }
-    __device__ __forceinline__ void yield(int group) const {
-        if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
-    }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <bool FIRST>
-    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b,
-                                                   float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
+    __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
-        const uint32_t stage = step % STAGES;
-        const uint64_t offset = (uint64_t)(stage * (SHAPE::STAGE_BYTES >> 4));
-        tegroup_impl_barrier_wait(at(&rest->full[stage]), step / STAGES & 1);
+        const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
+        wait_full(step);
         fence(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 16; kk++)
 #pragma unroll
-            for (int m = 0; m < M_PARTS; m++)
+            for (int m = 0; m < SHAPE::PARTS; m++)
                 tegroup_impl_wgmma<SHAPE::COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
                     sum[m], a + offset + m * (64 * 128 >> 4) + kk * A_STEP, b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
         fence(sum);
     }
     /* The compiler may not move what it does with the sums across. */
-    static __device__ __forceinline__ void fence(float (&sum)[M_PARTS][SHAPE::COLS / 2]) {
+    static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < M_PARTS; m++)
+        for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int i = 0; i < SHAPE::COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
 
-    /* Where slab `number` of this warpgroup is, once its last store has read it. */
+    /* ---- results: through slabs of 64 lines of 128 bytes ---- */
+
     __device__ __forceinline__ uint32_t slab(int group, int number) const {
-        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<SHAPE::SLABS - 1>();
-        tegroup_impl_warpgroup_sync(1 + group);
         return slabs + (uint32_t)((group * SHAPE::SLABS + number % SHAPE::SLABS) * TEGROUP_IMPL_SM90_SLAB);
     }
-    __device__ __forceinline__ void send(int group, const tegroup_impl_sm90_item &item, uint32_t from, int line, int col) const {
+    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
+    template <bool WIDE>
+    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number, tegroup_impl_operand operand,
+                                          int32_t *x, int32_t *y, int32_t *z) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        const int line = line_of(group) + number / results::ACROSS * 64;
+        const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
+        *x = item.j0 + number % results::ACROSS * results::COLS;
+        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
+        *z = call.ragged[operand] ? item.first_row[operand] + i + v : item.origin[operand] ? 0 : item.group;
+        return v > 0 && *x < call.call.desc.d.shape.cols;
+    }
+    /* One thread: C comes to a slab. */
+    template <bool WIDE> __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
+        const uint32_t barrier = at(&rest->added[group][number % SHAPE::SLABS]);
+        int32_t x, y, z;
+        if (!place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(barrier);
+            return;
+        }
+        tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
+        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, item.origin[TEGROUP_IMPL_C]);
+    }
+    /* C for the first slabs, while the sums are made. */
+    template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
+        tegroup_impl_warpgroup_sync(1 + group); /* nobody still copies from one */
+        if (threadIdx.x % 128 != 0) return;
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < SHAPE::template results<WIDE>::USED; i++) bring<WIDE>(group, item, i);
+    }
+    /* Until slab `number` may be written, and holds C if that is added. */
+    template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        if (adds) {
+            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]), (rounds + number / results::USED) & 1);
+            return;
+        }
+        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<results::USED - 1>();
+        tegroup_impl_warpgroup_sync(1 + group);
+    }
+    /* The slab is written: off it goes, and C comes to the one before it, whose numbers have gone. */
+    template <bool WIDE>
+    __device__ __forceinline__ void send(int group, const tegroup_impl_sm90_item &item, int number, bool adds) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        int32_t x, y, z;
+        const bool there = place<WIDE>(group, item, number, TEGROUP_IMPL_D, &x, &y, &z);
+        /* TMA stores 16 bytes at the least, and would go on past the last column */
+        const int32_t left = (int32_t)call.call.desc.d.shape.cols - x;
+        const bool edge = there && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
         tegroup_impl_async_fence();
         tegroup_impl_warpgroup_sync(1 + group);
+        if (edge) copy<WIDE>(group, item, number, x);
         if (threadIdx.x % 128 != 0) return;
-        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES), j = item.j0 + col;
-        if (v > 0 && j < call.call.desc.d.shape.cols && (item.k > 0 || !call.adds)) {
-            const int32_t i = item.i0 + line, y = call.clipped[2] ? TEGROUP_IMPL_SM90_LINES - v : i,
-                          z = call.clipped[2] ? item.d_row + i + v : item.group;
-            tegroup_impl_tma_store(&call.d, from, j, y, z, call.adds);
-        }
+        if (there && !edge)
+            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, item.origin[TEGROUP_IMPL_D]);
         tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+        if (!adds || number == 0 || number - 1 + results::USED >= results::COUNT) return;
+        tegroup_impl_tma_store_wait<1>();
+        bring<WIDE>(group, item, number - 1 + results::USED);
     }
-    /* alpha times the sums, 64 lines of 128 bytes at a time. */
-    __device__ __forceinline__ void store(int group, const tegroup_impl_sm90_item &item,
-                                          float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
-        const int warp = (int)threadIdx.x / 32 % 4, first = SHAPE::TURNS ? 0 : group * SHAPE::LINES;
-        const float alpha = item.alpha;
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        if (call.call.desc.d.dtype != TEGROUP_DTYPE_F32) {
-            const int row = warp * 16 + lane() % 16;
-#pragma unroll
-            for (int m = 0; m < M_PARTS; m++)
-#pragma unroll
-                for (int s = 0; s < SHAPE::COLS / 64; s++) {
-                    const uint32_t to = slab(group, m * (SHAPE::COLS / 64) + s);
-#pragma unroll
-                    for (int c = 0; c < 8; c += 2) {
-                        const float *x = &sum[m][(s * 8 + c) * 4];
-                        uint32_t word[4];
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            word[i] = tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, x[2 * i]),
-                                                              tegroup_impl_gpu_mul(alpha, x[2 * i + 1]), bf16);
-                        tegroup_impl_stmatrix(to + row * 128 + ((c + lane() / 16) ^ (row & 7)) * 16, word[0], word[1], word[2],
-                                              word[3]);
-                    }
-                    send(group, item, to, first + m * 64, s * 64);
-                }
-        } else {
-#pragma unroll
-            for (int m = 0; m < M_PARTS; m++)
-#pragma unroll
-                for (int s = 0; s < SHAPE::COLS / 32; s++) {
-                    const uint32_t to = slab(group, m * (SHAPE::COLS / 32) + s);
-                    put(to, &sum[m][s * 16], alpha, true);
-                    send(group, item, to, first + m * 64, s * 32);
-                }
+    /* A slab in which the columns end, element by element. */
+    template <bool WIDE>
+    __device__ __forceinline__ void copy(int group, const tegroup_impl_sm90_item &item, int number, int32_t x) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
+        const int line = line_of(group) + number / results::ACROSS * 64, each = 16 / (int)sizeof(element);
+        const tegroup_impl_block d =
+            tegroup_impl_locate(&call.call.desc.d, &call.call.views[TEGROUP_IMPL_D], item.group);
+        element *to = (element *)d.base + d.first + (item.i0 + line) * d.ld + x;
+        const char *from = (const char *)__cvta_shared_to_generic(slab(group, number));
+#pragma unroll 1
+        for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
+            const int row = i / 8, chunk = i % 8;
+            if (line + row >= item.lines) break;
+            const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
+            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
         }
     }
-    /* A slab of 64 lines of 32 numbers, its chunks permuted for TMA or not. */
-    static __device__ __forceinline__ void put(uint32_t to, const float *x, float alpha, bool permuted) {
+
+    template <bool TERMS>
+    __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
+                                                 sums &sum) const {
+        typedef typename SHAPE::template results<false> results;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
+        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
 #pragma unroll
-        for (int c = 0; c < 4; c++)
+        for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int row = (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane() / 4, chunk = c * 2 + lane() % 4 / 2;
-                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                                 to + (uint32_t)(row * 128 + (permuted ? chunk ^ (row & 7) : chunk) * 16 + lane() % 2 * 8)),
-                             "f"(tegroup_impl_gpu_mul(alpha, x[c * 4 + half * 2])),
-                             "f"(tegroup_impl_gpu_mul(alpha, x[c * 4 + half * 2 + 1]))
-                             : "memory");
+            for (int s = 0; s < results::ACROSS; s++) {
+                const int number = m * results::ACROSS + s;
+                const uint32_t to = slab(group, number) + (uint32_t)(row * 128);
+                begin<false>(group, number, TERMS && adds, rounds);
+#pragma unroll
+                for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
+                    const uint32_t there = to + (uint32_t)(((c + lane() / 16) ^ (row & 7)) * 16);
+                    float x[8];
+                    uint32_t word[4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 8 + c) * 4 + i]);
+                    if (TERMS && adds) {
+                        tegroup_impl_ldmatrix_rows(word, there);
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            terms.add(tegroup_impl_low_half(word[i], bf16), &x[2 * i]);
+                            terms.add(tegroup_impl_high_half(word[i], bf16), &x[2 * i + 1]);
+                        }
+                    }
+                    if (TERMS && call.has_bias) {
+                        terms.add_bias(m, s * 8 + c, x);
+                        terms.add_bias(m, s * 8 + c + 1, x + 4);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+                    tegroup_impl_stmatrix(there, word);
+                }
+                send<false>(group, item, number, TERMS && adds);
             }
     }
-    /* The same with C, bias or both, by ordinary stores. */
-    __device__ __forceinline__ void store_added(int group, const tegroup_impl_sm90_item &item,
-                                                float (&sum)[M_PARTS][SHAPE::COLS / 2]) const {
-        const int thread = (int)threadIdx.x % 128, first = SHAPE::TURNS ? 0 : group * SHAPE::LINES;
-        if (item.tile.p.untouched) return;
+    template <bool TERMS>
+    __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
+                                               sums &sum) const {
+        typedef typename SHAPE::template results<true> results;
+        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
+        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
 #pragma unroll
-        for (int m = 0; m < M_PARTS; m++)
+        for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-            for (int s = 0; s < SHAPE::COLS / 32; s++) {
-                const uint32_t to = slab(group, 0);
-                const float *from = (const float *)__cvta_shared_to_generic(to);
-                put(to, &sum[m][s * 16], 1.0f, false);
-                tegroup_impl_warpgroup_sync(1 + group);
-                store_rows(call.call.desc, item.tile, first + m * 64, s * 32, from, thread);
-                tegroup_impl_warpgroup_sync(1 + group);
+            for (int s = 0; s < results::ACROSS; s++) {
+                const int number = m * results::ACROSS + s;
+                const uint32_t to = slab(group, number) + (uint32_t)(row * 128 + lane() % 2 * 8);
+                begin<true>(group, number, TERMS && adds, rounds);
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const uint32_t there = to + (uint32_t)(((c * 2 + lane() % 4 / 2) ^ (row & 7)) * 16);
+                    float x[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
+                    if (TERMS && adds)
+#pragma unroll
+                        for (int half = 0; half < 2; half++) {
+                            float old[2];
+                            asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                                         : "=f"(old[0]), "=f"(old[1])
+                                         : "r"(there + half * 8 * 128)
+                                         : "memory");
+                            terms.add(old[0], &x[2 * half]);
+                            terms.add(old[1], &x[2 * half + 1]);
+                        }
+                    if (TERMS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(there + half * 8 * 128), "f"(x[2 * half]),
+                                     "f"(x[2 * half + 1])
+                                     : "memory");
+                }
+                send<true>(group, item, number, TERMS && adds);
             }
-    }
-    static __device__ __noinline__ void store_rows(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile, int line,
-                                                   int col, const float *from, int thread) {
-        const tegroup_impl_gpu_output output(desc, tile, SHAPE::TILE_M, SHAPE::TILE_N);
-#pragma unroll 1
-        for (int e = thread; e < 64 * 4; e += 128) output.store(desc, line + e / 4, col + e % 4 * 8, from + e * 8);
     }
 };
 #endif
@@ -3017,12 +3021,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_block<BF16, SHAPE> block(call, tegroup_impl_memory);
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be the same in a warp */
-    if (threadIdx.x == 0) {
-        tegroup_impl_tma_prefetch(&call.a);
-        tegroup_impl_tma_prefetch(&call.b);
-        tegroup_impl_tma_prefetch(&call.d);
-    }
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
     block.init();
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
@@ -3032,47 +3031,38 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
         tegroup_impl_registers_take<232>();
         block.multiply(warp / 4 - 1);
     }
-    if (SHAPE::CLUSTER > 1) {
-        __syncwarp();
-        tegroup_impl_cluster_sync(); /* neighbours arrive at this block's barriers until they are done */
-    }
 #else
     __trap();
 #endif
 }
 
-/* ==== [17] Hopper GEMM: plan and launch ==== */
+/* ==== [16] Hopper GEMM: plan and launch ==== */
 
-/* The kernels: X(op, lines of a warpgroup, columns, turns, blocks of a cluster, slabs of a warpgroup). Rows of one operation
- * stand together. */
+/* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
+ * stand together, in the order of the enum below. */
+#if !defined(TEGROUP_IMPL_SM90_KERNELS)
 #define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
-    X(1, 64, 256, false, 1, 2)                                                                                         \
-    X(1, 64, 256, false, 2, 2)                                                                                         \
-    X(1, 64, 256, true, 1, 4)                                                                                          \
-    X(1, 128, 128, true, 1, 4)                                                                                         \
-    X(2, 64, 256, false, 1, 2)                                                                                         \
-    X(2, 64, 256, false, 2, 2)                                                                                         \
-    X(2, 64, 256, true, 1, 4)                                                                                          \
-    X(2, 128, 128, true, 1, 4)                                                                                         \
-    X(3, 64, 256, false, 1, 2)                                                                                         \
-    X(3, 64, 256, false, 2, 2)                                                                                         \
-    X(3, 128, 128, true, 1, 4)
+    X(1, 128, 192, true, 3)                                                                                            \
+    X(1, 64, 256, true, 4)                                                                                             \
+    X(1, 64, 256, false, 2)                                                                                            \
+    X(2, 128, 192, true, 3)                                                                                            \
+    X(2, 64, 256, true, 4)                                                                                             \
+    X(2, 64, 256, false, 2)                                                                                            \
+    X(3, 128, 192, true, 3)                                                                                            \
+    X(3, 128, 128, true, 4)
+#endif
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, cluster, b_part, shared_bytes;
+    int32_t op, tile_m, tile_n, shared_bytes;
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
-#define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, cluster, slabs)                                                  \
-    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>>,    \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>>,   \
-     op,                                                                                                               \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::TILE_M,                                          \
-     cols,                                                                                                             \
-     cluster,                                                                                                          \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::B_PART,                                          \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, cluster, slabs>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, slabs)                                                           \
+    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
+     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>, op,        \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M, cols,                                             \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
     static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
 #undef TEGROUP_IMPL_SM90_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
@@ -3098,8 +3088,6 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
     const void *kernel = plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
     int multiprocessors = 0;
     cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row->shared_bytes);
-    if (code == cudaSuccess && row->cluster > 1)
-        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 0);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
@@ -3109,7 +3097,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_SM90_ROW] = (uint64_t)number;
     plan->algorithm[TEGROUP_IMPL_SM90_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS] = (uint64_t)(multiprocessors / row->cluster * row->cluster);
+    plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS] = (uint64_t)multiprocessors;
     return TEGROUP_OK;
 }
 
@@ -3122,6 +3110,23 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
+/* Which of an operation's rows is the fastest, by measurement (docs/performance.md). */
+static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
+    enum { WGRAD_128X192, WGRAD_128X128 };
+    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+                  n = p->op == TEGROUP_OP_FORWARD ? p->n : p->k, k = p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
+    /* the work that is done for every element that is wanted, from measured rates of full tiles */
+    const double low = 1.06 * (double)tegroup_impl_align(average, 64) * (double)tegroup_impl_align(n, 256),
+                 high = (double)tegroup_impl_align(average, 128) * (double)((n + 191) / 192 * 192),
+                 wide = (double)tegroup_impl_align(average, 128) * (double)tegroup_impl_align(n, 256) * (1 + 128.0 / (double)(k + 1));
+    if (p->op == TEGROUP_OP_WGRAD)
+        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average < 1024 ? WGRAD_128X128
+                                                                                                          : WGRAD_128X192;
+    return average <= 64 || (low < high && low < wide) ? TURNS_64X256 : high <= wide ? TURNS_128X192 : TOGETHER_128X256;
+}
+
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
@@ -3130,7 +3135,6 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     void *encode = NULL;
     int32_t first = 0;
     cudaError_t code;
-    (void)desc;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most, p->rows);
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, "n", "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, "k", "must be countable in 31 bits", most, p->k);
@@ -3143,13 +3147,13 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1, 0);
     plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
     (void)tegroup_impl_sm90_candidates(plan, &first);
-    return tegroup_impl_sm90_choose(plan, first, error);
+    return tegroup_impl_sm90_choose(plan, first + tegroup_impl_sm90_usual(desc, p), error);
 }
 
-/* Addresses by columns are what TMA can take. */
+/* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
@@ -3160,50 +3164,41 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, TEGROUP_IMPL_C, error));
     return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
 }
 
-/* The map of an operand: boxes of box_cols x box_rows, as the kernel's first comment says where it is ragged. */
+/* The map of an operand: boxes of box_cols x box_rows, as the kernel's first comment says. */
 static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
                                                    tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
-                                                   CUtensorMap *map, int32_t *clipped, tegroup_error *error) {
-    typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+                                                   tegroup_impl_sm90_call *call, tegroup_error *error) {
+    typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
-    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8, row = tegroup_impl_ld(t) * bytes,
-                  group = tegroup_impl_stride_bytes(t);
-    const int ragged = tegroup_impl_ragged(&t->shape);
+    const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
+    const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
+                  before = ragged ? box_rows * row : 0;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const cuuint64_t cols = (cuuint64_t)tegroup_impl_max(1, t->shape.cols);
-    const cuuint64_t dims[3] = {cols, (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
-                                (cuuint64_t)(ragged ? t->shape.rows + box_rows : tegroup_impl_max(1, t->shape.groups))};
-    const cuuint64_t strides[2] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group)};
-    const cuuint32_t box[3] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1}, steps[3] = {1, 1, 1};
-    char *base = !t->data ? (char *)(uintptr_t)TEGROUP_ALIGNMENT : (char *)t->data - (ragged ? box_rows * row : 0);
-    const CUresult code =
-        encode(map, type, 3, base, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    *clipped = ragged;
+    const int64_t planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
+    const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
+                                (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
+                                (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 22};
+    const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group), 16,
+                                   (cuuint64_t)1 << 35};
+    const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+    char *const origin = (char *)(uintptr_t)TEGROUP_ALIGNMENT; /* of all addresses: the lowest that the driver takes */
+    const CUresult code = encode(
+        &call->map[operand], type, listed ? 5 : 3, listed || !t->data ? origin : (char *)t->data - before, dims, strides, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    call->ragged[operand] = ragged;
+    call->before[operand] = listed ? before + TEGROUP_ALIGNMENT : 0;
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
-}
-
-/* What the stores do is known on the host, or may differ between groups. */
-static inline void tegroup_impl_sm90_results(const tegroup_gemm_desc *desc, tegroup_impl_sm90_call *call) {
-    const int in_place = desc->accumulate
-                         || (desc->c.data == desc->d.data && tegroup_impl_ld(&desc->c) == tegroup_impl_ld(&desc->d)
-                             && tegroup_impl_group_stride(&desc->c) == tegroup_impl_group_stride(&desc->d)
-                             && desc->c.shape.snapshot == desc->d.shape.snapshot);
-    const float beta = desc->accumulate ? 1.0f : call->call.beta;
-    const int known = call->call.desc.beta.space == TEGROUP_SPACE_UNSET,
-              bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
-    call->plain = known && beta == 0 && !bias;
-    call->adds = known && beta == 1 && !bias && in_place && desc->d.dtype == TEGROUP_DTYPE_F32;
 }
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -3211,46 +3206,51 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
-    cudaLaunchConfig_t config;
-    cudaLaunchAttribute cluster;
     void *arguments[1];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
     call.call = tegroup_impl_gpu_call_of(desc);
-    tegroup_impl_sm90_results(desc, &call);
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? TEGROUP_IMPL_SM90_LINES : row->tile_m,
-                                           &call.a, &call.clipped[0], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->b_part : TEGROUP_IMPL_SM90_LINES,
-                                           &call.b, &call.clipped[1], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64,
-                                           TEGROUP_IMPL_SM90_LINES, &call.d, &call.clipped[2], error));
-    memset(&config, 0, sizeof config);
-    memset(&cluster, 0, sizeof cluster);
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = (unsigned)row->cluster;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    config.gridDim = dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]);
-    config.blockDim = dim3(TEGROUP_IMPL_SM90_THREADS);
-    config.dynamicSmemBytes = (size_t)row->shared_bytes;
-    config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = row->cluster > 1 ? 1 : 0;
+    if (desc->accumulate) { /* D is its own C */
+        call.call.desc.c = desc->d;
+        call.call.views[TEGROUP_IMPL_C] = call.call.views[TEGROUP_IMPL_D];
+        call.call.beta = 1;
+    }
+    call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
+    if (call.has_c)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernelExC(&config, (const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], arguments), "stream",
-        "the kernel must launch", error));
+        cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
+                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
+                         (size_t)row->shared_bytes, stream),
+        "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [18] Portable GEMM kernels ==== */
+/* ==== [17] Portable GEMM kernels ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+
+/* The tile that a block works on. */
+typedef struct tegroup_impl_gpu_tile {
+    tegroup_impl_product p;
+    int64_t i0, j0;
+    int32_t valid;
+} tegroup_impl_gpu_tile;
 
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
@@ -3292,6 +3292,12 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 }
 
 /* ---- scheduling ---- */
+
+/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
+static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
+                                                             tegroup_impl_product *p) {
+    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
+}
 
 template <int TILE_M, int TILE_N>
 static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
@@ -3424,6 +3430,114 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
             for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
                 tegroup_impl_load_slowly(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
         }
+    }
+};
+
+/* ---- storing ---- */
+
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
+                                                              float (&x)[8]) {
+    if (count == 8 && ((uintptr_t)from & 15) == 0) {
+        uint4 low = *(const uint4 *)from, high = low;
+        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
+        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
+                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
+                                                 : tegroup_impl_f32_of_f16(half);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
+}
+
+static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
+                                                               const float (&x)[8]) {
+    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
+    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
+    if (f32) {
+        if (whole) {
+            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count) ((float *)to)[i] = x[i];
+        return;
+    }
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+    if (whole) {
+        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+}
+
+/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
+ * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
+struct tegroup_impl_gpu_output {
+    char *d; /* of the tile's first element, as the others */
+    const char *c, *bias;
+    const char *scale;    /* of its first row; NULL = 1 */
+    int64_t d_row, c_row; /* bytes between rows */
+    int32_t m, n;         /* of the tile */
+    float alpha, beta;
+    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
+
+    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                       int tile_m, int tile_n) {
+        const tegroup_impl_product &p = tile.p;
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        d_row = p.d.ld * bytes;
+        c_row = p.c.ld * bytes;
+        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
+        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
+        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+                   ? NULL
+                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                    ? NULL
+                    : (const char *)desc.row_scale
+                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
+        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
+        alpha = (float)p.alpha;
+        beta = (float)p.beta;
+        empty = p.k == 0;
+        reads_c = p.beta != 0;
+    }
+    /* Eight sums of line `line` from column `first` on, both within the tile. */
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
+        const int32_t count = n - first < 8 ? n - first : 8;
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
+        if (line >= m || count <= 0) return;
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
+        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        if (reads_c) {
+            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
+        }
+        if (bias) {
+            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
+            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
+                                   count, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
+        }
+        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
     }
 };
 
@@ -3703,7 +3817,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [19] Portable GEMM: plan and launch ==== */
+/* ==== [18] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
@@ -3839,7 +3953,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [20] GPU backends: plan, check and run ==== */
+/* ==== [19] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -3924,7 +4038,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     return TEGROUP_OK;
 }
 
-/* ==== [21] GPU backends: choosing an algorithm ==== */
+/* ==== [20] GPU backends: choosing an algorithm ==== */
 
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
     tegroup_impl_choice choice;

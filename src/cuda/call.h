@@ -36,6 +36,24 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* ---- what the bundled kernels share ---- */
+
+static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* Multiplications and additions that no compiler flag rewrites or flushes. */
+static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
+    float r;
+    asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
+    float r;
+    asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */

@@ -10,6 +10,9 @@
 
 #include <cuda.h> /* CUtensorMap: the driver's header, for its types; nothing of it is linked */
 
+template <bool FIRST, typename A, typename B> struct tegroup_impl_if { typedef A type; };
+template <typename A, typename B> struct tegroup_impl_if<false, A, B> { typedef B type; };
+
 #if TEGROUP_IMPL_HOPPER
 /* ---- barriers in shared memory ---- */
 
@@ -18,13 +21,6 @@ static __device__ __forceinline__ void tegroup_impl_barrier_init(uint32_t barrie
 }
 static __device__ __forceinline__ void tegroup_impl_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-/* At the same barrier of block `rank` of the cluster. */
-static __device__ __forceinline__ void tegroup_impl_barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -37,14 +33,6 @@ static __device__ __forceinline__ void tegroup_impl_barrier_wait(uint32_t barrie
                  "r"(parity)
                  : "memory");
 }
-static __device__ __forceinline__ void tegroup_impl_cluster_sync(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-static __device__ __forceinline__ uint32_t tegroup_impl_cluster_rank(void) {
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
 /* Among the 128 threads of a warpgroup; barrier 0 is __syncthreads'. */
 static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) {
     asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
@@ -52,31 +40,32 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. In a cluster, with a mask: to the same place of every block
- * in it, and at the same barrier of each. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. origin: 0 for a tensor of three dimensions; else one of
+ * five, the last two being the address of the buffer in steps of 16 bytes and of 2^35. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-                 ::"r"(to), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-                 : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_tma_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier,
-                                                                  int32_t x, int32_t y, int32_t z, uint16_t mask) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
-                 "%4, %5}], [%2], %6;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(mask)
-                 : "memory");
-}
-/* A box from shared memory, stored or (FP32) added. */
-static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, bool add) {
-    if (add)
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
+                                                             int32_t y, int32_t z, uint64_t origin) {
+    if (origin == 0)
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+                     "[%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
     else
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
+                     "%7}], [%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35))
+                     : "memory");
+}
+/* A box from shared memory. */
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
+                                                              int32_t z, uint64_t origin) {
+    if (origin == 0)
         asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
                      "r"(x), "r"(y), "r"(z)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
                      : "memory");
 }
 /* What this thread stored since is one group. */
@@ -86,9 +75,6 @@ static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
 /* Until at most PENDING of this thread's groups of stores still read shared memory. */
 template <int PENDING> static __device__ __forceinline__ void tegroup_impl_tma_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_tma_prefetch(const CUtensorMap *map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* What this thread wrote to shared memory by ordinary stores can be read by copies and wgmma. */
 static __device__ __forceinline__ void tegroup_impl_async_fence(void) {
@@ -102,9 +88,16 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes. */
-static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. */
+static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+                 "r"(r[3])
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[4], uint32_t from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
                  : "memory");
 }
 
@@ -136,6 +129,10 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
     ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
     ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_SUMS_96                                                                                                      \
+    TEGROUP_IMPL_TEN()                                                                                                            \
+    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
+    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_64                                                                                                      \
     TEGROUP_IMPL_TEN()                                                                                                            \
     ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
@@ -157,6 +154,17 @@ template <> struct tegroup_impl_wgmma<256> {
 #undef TEGROUP_IMPL_ARGUMENTS
     }
 };
+template <> struct tegroup_impl_wgmma<192> {
+    template <bool BF16, int A_LINES, int B_LINES>
+    static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
+#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64)                                                              \
+    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+        if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
+        else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
+#undef TEGROUP_IMPL_ARGUMENTS
+    }
+};
 template <> struct tegroup_impl_wgmma<128> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
@@ -168,6 +176,7 @@ template <> struct tegroup_impl_wgmma<128> {
 };
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_TEN
 #undef TEGROUP_IMPL_F32

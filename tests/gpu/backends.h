@@ -5,8 +5,10 @@
 #include "product.h"
 #include <cublasLt.h>
 
-enum { BACKENDS = 3 };
-static const tegroup_backend backends[BACKENDS] = {TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_CUBLASLT_LOOP};
+enum { BACKENDS = 4 };
+static const tegroup_backend backends[BACKENDS] = {TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_SM90};
+
+static int backend_bundled(tegroup_backend backend) { return backend == TEGROUP_BACKEND_PORTABLE || backend == TEGROUP_BACKEND_SM90; }
 
 /* What explain says of a product that every backend can do. */
 static tegroup_verdict backend_verdict(tegroup_backend backend) {

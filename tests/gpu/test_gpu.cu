@@ -24,13 +24,20 @@ static int64_t multiple_of_8(int64_t x) { return (x + 7) / 8 * 8; }
 /* A random problem in terms that the backend has: what it refuses by a rule of its table is not asked for. */
 static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
-    const int portable = backend == TEGROUP_BACKEND_PORTABLE, grouped = backend == TEGROUP_BACKEND_CUBLASLT_GROUPED;
+    const int grouped = backend == TEGROUP_BACKEND_CUBLASLT_GROUPED;
     s->compute = TEGROUP_COMPUTE_F32;
     s->split_k = 0;
     if (s->in == TEGROUP_DTYPE_F64 || (grouped && s->in == TEGROUP_DTYPE_F32) || s->in == TEGROUP_DTYPE_UNSET) s->in = types[rng_int(r, 0, grouped ? 1 : 2)];
     if (s->out == TEGROUP_DTYPE_F64 || s->out == TEGROUP_DTYPE_UNSET) s->out = types[rng_int(r, 0, 2)];
     if (s->bias_dtype == TEGROUP_DTYPE_F64) s->bias_dtype = TEGROUP_DTYPE_UNSET;
-    if (portable) return;
+    if (backend == TEGROUP_BACKEND_SM90) { /* rows of whole 16 bytes, however wide the matrices */
+        if (s->in == TEGROUP_DTYPE_F32) s->in = halves[rng_int(r, 0, 1)];
+        s->ng = s->kg = NULL;
+        s->aligned = 1;
+        s->k = s->k / 8 * 8 + s->n % 8;
+        s->pad = multiple_of_8(s->n) - s->n + (s->pad > 4 ? 8 : 0);
+    }
+    if (backend_bundled(backend)) return;
     if (s->out != TEGROUP_DTYPE_F32) s->out = s->in;
     s->bias = 0;
     s->row_scale_dtype = s->bias_dtype = TEGROUP_DTYPE_UNSET;
@@ -150,13 +157,15 @@ static void random_problems(int *utest_result, int b) {
         const char *wrong = run_and_check(&s, b);
         if (strcmp(wrong, "refused") == 0) totals.refused[b]++;
         else ASSERT_STREQ("", wrong);
-        ASSERT_LE(totals.refused[b], backends[b] == TEGROUP_BACKEND_PORTABLE ? 0 : count / 2);
+        ASSERT_LE(totals.refused[b], backend_bundled(backends[b]) ? 0 : count / 2);
         guards_release(mark);
     }
 }
 UTEST(gpu, random_problems_portable) { if (backend_here(backends[0])) random_problems(utest_result, 0); }
 UTEST(gpu, random_problems_cublaslt_grouped) { if (backend_here(backends[1])) random_problems(utest_result, 1); }
 UTEST(gpu, random_problems_cublaslt_loop) { if (backend_here(backends[2])) random_problems(utest_result, 2); }
+
+UTEST(gpu, random_problems_sm90) { if (backend_here(backends[3])) random_problems(utest_result, 3); }
 
 UTEST(gpu, tile_edges) {
     rng r = rng_seed(2002);
@@ -309,7 +318,7 @@ UTEST(contract, line2_tail_untouched) {
         s.ng = s.kg = NULL;
         s.lists &= ~(8 | 4);
         s.tail_rows = rng_int(&r, 0, 20);
-        const int last = backends[b] == TEGROUP_BACKEND_PORTABLE ? TEGROUP_TAIL_POISON : TEGROUP_TAIL_KEEP;
+        const int last = backend_bundled(backends[b]) ? TEGROUP_TAIL_POISON : TEGROUP_TAIL_KEEP;
         for (int tail = TEGROUP_TAIL_KEEP; tail <= last; tail++) {
             problem *q = &p[tail];
             s.tail = (tegroup_tail)tail;
@@ -827,7 +836,7 @@ static void rows_keep_their_bits(int *utest_result, int b) {
             problem *q = j == 0 ? &first : &p;
             if (j % 3 == 1) q->desc.expected_rows = rows[j];
             ASSERT_EQ(TEGROUP_OK, problem_run_on_device(q));
-            if (backends[b] == TEGROUP_BACKEND_PORTABLE) ASSERT_EQ(first.plan.numerics_id, q->plan.numerics_id);
+            if (backend_bundled(backends[b])) ASSERT_EQ(first.plan.numerics_id, q->plan.numerics_id);
             if (first.plan.numerics_id == q->plan.numerics_id && j > 0) {
                 for (int32_t g = 0; g < 3; g += 2)
                     for (int64_t row = 0; row < q->d.rows[g]; row++) ASSERT_EQ(0, row_bits_differ(&first, 0, from[g] + row, q, g, row));
@@ -837,7 +846,45 @@ static void rows_keep_their_bits(int *utest_result, int b) {
         }
         guards_release(mark);
     }
-    if (backends[b] == TEGROUP_BACKEND_PORTABLE) ASSERT_GT(compared, 0);
+    if (backend_bundled(backends[b])) ASSERT_GT(compared, 0);
+}
+
+/* Every kernel of the Hopper backend's table gives the same bits, whichever the plan would take, and the right ones. */
+UTEST(contract, line6_sm90_tiles_agree) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    rng r = rng_seed(3016);
+    for (int64_t i = scaled(60); i > 0; i--) {
+        product p;
+        int64_t counts[6], disturbed;
+        memset(&p, 0, sizeof p);
+        p.op = ops[i % 3];
+        p.in = halves[i / 3 % 2];
+        p.out = rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : p.in;
+        p.groups = 6;
+        p.n = 8 * rng_int(&r, 1, 90);
+        p.k = 8 * rng_int(&r, 1, 90);
+        p.rows = 1500;
+        p.seed = rng_next(&r);
+        for (int g = 0; g < 6; g++) counts[g] = rng_chance(&r, 20) ? 0 : rng_int(&r, 0, 250);
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        product_counts(&p, counts);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        int32_t first = 0;
+        const int32_t rows = tegroup_impl_sm90_candidates(&p.plan, &first);
+        uint64_t hash = 0;
+        ASSERT_GT(rows, 1);
+        for (int32_t row = 0; row < rows; row++) {
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, first + row, &p.error));
+            product_poison(&p, NULL);
+            ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+            if (row == 0) hash = product_hash(&p, NULL);
+            ASSERT_EQ(hash, product_hash(&p, NULL));
+            const verdict v = product_sample(&p, 500, &r, &disturbed);
+            ASSERT_TRUE(v.worst <= 1);
+            ASSERT_EQ(0, disturbed);
+        }
+        product_free(&p);
+    }
 }
 
 UTEST(contract, line6_bitwise_deterministic) {

@@ -631,7 +631,7 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(loop, 90, 110000), UNSUPPORTED, "target.cublaslt_version", 120000, 110000);
     BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
         UNSUPPORTED, "a.dtype", halves, TEGROUP_DTYPE_F8E4M3);
-    BAD(plan_target, device(sm90, 90, 0)->b.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_UNSET, TEGROUP_SPACE_DEVICE);
+    BAD(plan_target, device(sm90, 90, 0)->b.pointers_space = TEGROUP_SPACE_HOST, UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.col_sizes.encoding", 0, 1);
     BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 14);
     BAD(plan_target, device(grouped, 90, 131000)->op = TEGROUP_OP_FORWARD; w.dgrad.b.shape.rows = K; w.dgrad.b.shape.cols = N; w.dgrad.bias = w.wgrad.bias;
