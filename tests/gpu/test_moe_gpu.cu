@@ -250,6 +250,50 @@ UTEST(moe_gpu, activations_and_odd_snapshots) {
     }
 }
 
+/* What an epilogue will do: the two functions of one pair, the kind chosen at run time, by other threads in another order. */
+static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegroup_activation_backward_desc b, uint16_t *out, uint16_t *grad) {
+    const int64_t width = f.output.cols, cols = f.input.cols, i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, row = i / width, j = i % width;
+    const int gated = cols != width;
+    if (i >= f.output.rows * width) return;
+    const int64_t g = row * cols + (f.interleaved ? 2 * j : j), u = f.interleaved ? g + 1 : gated ? g + width : g;
+    const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
+    const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
+    float grad_gate, grad_up;
+    tegroup_impl_activation_grad_f32(f.activation, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
+    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, alpha, limit, gate, up));
+    grad[g] = tegroup_impl_bf16_of_f32(grad_gate);
+    if (gated) grad[u] = tegroup_impl_bf16_of_f32(grad_up);
+}
+
+UTEST(moe_gpu, activations_inside_another_kernel) {
+    enum { ROWS = 200, WIDTH = 264 };
+    rng r = rng_seed(5012);
+    for (int kind = 0; kind < 2 * ACTIVATIONS; kind++) {
+        void *mark = guards_mark();
+        gate_case c;
+        gate_make(&c, &r, 1, activations[kind % ACTIVATIONS], TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, kind / ACTIVATIONS, kind % 3 ? 2 : 12, ROWS, WIDTH, 0);
+        tegroup_matrix *all[] = {&c.f.input, &c.f.output, &c.b.grad_output};
+        for (tegroup_matrix *m : all) { m->ld = 0; m->data = guarded((size_t)(m->rows * m->cols) * 2); for (int64_t i = 0; i < m->rows * m->cols; i++) store(m->dtype, m->data, i, 3 * rng_normal(&r)); }
+        c.b.input = c.b.grad_input = c.f.input;
+        c.b.grad_input.data = guarded((size_t)(ROWS * c.f.input.cols) * 2);
+        c.f.row_scale = c.b.row_scale = filled(&r, 0, TEGROUP_DTYPE_F32, ROWS, 1, 1);
+        c.f.row_scale.ld = c.b.row_scale.ld = 0;
+        uint16_t *out = (uint16_t *)guarded(ROWS * WIDTH * 2), *grad = (uint16_t *)guarded((size_t)(ROWS * c.f.input.cols) * 2);
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        pair_by_pair<<<(ROWS * WIDTH + 63) / 64, 64>>>(f, b, (uint16_t *)device_of(out), (uint16_t *)device_of(grad));
+        MUST(cudaGetLastError());
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        ASSERT_EQ(0, memcmp(out, c.f.output.data, ROWS * WIDTH * 2));
+        ASSERT_EQ(0, memcmp(grad, c.b.grad_input.data, (size_t)(ROWS * c.f.input.cols) * 2));
+        guards_release(mark);
+    }
+}
+
 /* ---- permutation ------------------------------------------------------------------------------------------------------- */
 
 typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;
