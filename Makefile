@@ -137,11 +137,11 @@ build/libhost_calls.so: tests/bench/host_calls.cu
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O2 -shared -Xcompiler -fPIC $(GENCODE) $< -o $@
 
-build/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
+build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build
 	$(CC) $(TESTFLAGS) $< -o $@ -lm
 
-build/sanitized/test_%: tests/unit/test_%.c tests/unit/support.h tegroup.h
+build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build/sanitized
 	$(CC) $(TESTFLAGS) -O1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm
 

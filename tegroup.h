@@ -63,10 +63,11 @@
  *   [30] Check and run a GEMM
  *   [31] Tune, save and load a plan
  *   [32] Formulas
- *   [33] Activations
- *   [34] Validate
- *   [35] Router
- *   [36] Permute and combine
+ *   [33] Activation formulas
+ *   [34] Activations
+ *   [35] Validate
+ *   [36] Router
+ *   [37] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -699,9 +700,25 @@ typedef struct tegroup_validate_desc {
 
 /* ==== [12] Gated activations ==== */
 
+/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
+ * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
+ *
+ * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
+ * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
+ * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond. */
 typedef enum tegroup_activation {
-    TEGROUP_ACTIVATION_UNSET  = 0,
-    TEGROUP_ACTIVATION_SWIGLU = 1 /* silu(gate) * up, silu(x) = x / (1 + exp(-x)): Shazeer 2020, "GLU Variants Improve Transformer" */
+    TEGROUP_ACTIVATION_UNSET          = 0,
+    TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
+    TEGROUP_ACTIVATION_GEGLU          = 2, /* gate Phi(gate) up, Phi(x) = (1 + erf(x / sqrt(2))) / 2                  */
+    TEGROUP_ACTIVATION_GEGLU_TANH     = 3, /* gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2 up           */
+    TEGROUP_ACTIVATION_REGLU          = 4, /* max(gate, 0) up                                                         */
+    TEGROUP_ACTIVATION_SWIGLU_CLAMPED = 5, /* g sigmoid(alpha g) (u + 1), g = min(gate, limit),
+                                              u = min(max(up, -limit), limit)                                         */
+    TEGROUP_ACTIVATION_SILU           = 6, /* those without up: gate sigmoid(gate)                                    */
+    TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
+    TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
+    TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 10 /* max(gate, 0)^2                                                          */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -710,9 +727,11 @@ typedef struct tegroup_activation_desc {
     size_t             struct_size; /* sizeof(tegroup_activation_desc)                                            */
     tegroup_space      space;       /* required                                                                   */
     tegroup_activation activation;  /* required                                                                   */
-    int32_t            interleaved; /* 0: input is [gate | up] halves; 1: gate, up, gate, up ...                  */
+    int32_t            interleaved; /* gated kinds: 0: input is [gate | up] halves; 1: gate, up, gate, up ...     */
+    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; others: 0                                       */
+    double             limit;       /* SWIGLU_CLAMPED: 0 = 7, INFINITY = none; others: 0                          */
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
-    tegroup_matrix     input;       /* in  [rows, 2 width], F16, BF16, F32 or F64                                 */
+    tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
     tegroup_matrix     output;      /* out [rows, width]                                                          */
 } tegroup_activation_desc;
@@ -721,13 +740,14 @@ typedef struct tegroup_activation_desc {
 typedef struct tegroup_activation_backward_desc {
     size_t             struct_size; /* sizeof(tegroup_activation_backward_desc)                                   */
     tegroup_space      space;
-    tegroup_activation activation;
+    tegroup_activation activation;     /* with the next three as in the forward call                              */
     int32_t            interleaved;
+    double             alpha, limit;
     const void        *snapshot;
-    tegroup_matrix     input;          /* in  [rows, 2 width], as the forward call read it                        */
+    tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out [rows, 2 width], laid out as input; may be input itself             */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself           */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
@@ -4127,9 +4147,9 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
 /* ==== [32] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
- * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off and a reciprocal 1, whatever the flags
- * (with --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and
- * the hardware's power of two is at most 2 ULP off. */
+ * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
+ * --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and the
+ * hardware's power of two is at most 2 ULP off. */
 TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 #if defined(__CUDA_ARCH__)
     float high, low, power;
@@ -4145,32 +4165,6 @@ TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 }
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
-TEGROUP_IMPL_HD float tegroup_impl_reciprocal_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return 1.0f / x;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_reciprocal_f64(double x) { return 1.0 / x; }
-
-TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
-    return tegroup_impl_reciprocal_f32((float)1 + tegroup_impl_exp_f32(-x));
-}
-
-TEGROUP_IMPL_HD float tegroup_impl_swiglu_f32(float gate, float up) {
-    return gate * tegroup_impl_sigmoid_f32(gate) * up;
-}
-
-/* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
-TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f32(float gate, float up, float grad, float *grad_gate, float *grad_up) {
-    float s = tegroup_impl_sigmoid_f32(gate);
-    *grad_gate = grad * up * s * ((float)1 + gate * ((float)1 - s));
-    *grad_up = grad * gate * s;
-}
-
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
 TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot, float chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
@@ -4179,21 +4173,6 @@ TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot,
 /* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
-}
-
-TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) {
-    return tegroup_impl_reciprocal_f64((double)1 + tegroup_impl_exp_f64(-x));
-}
-
-TEGROUP_IMPL_HD double tegroup_impl_swiglu_f64(double gate, double up) {
-    return gate * tegroup_impl_sigmoid_f64(gate) * up;
-}
-
-/* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
-TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_f64(double gate, double up, double grad, double *grad_gate, double *grad_up) {
-    double s = tegroup_impl_sigmoid_f64(gate);
-    *grad_gate = grad * up * s * ((double)1 + gate * ((double)1 - s));
-    *grad_up = grad * gate * s;
 }
 
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
@@ -4206,7 +4185,259 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [33] Activations ==== */
+/* ==== [33] Activation formulas ==== */
+
+/* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
+ * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
+TEGROUP_IMPL_HD float tegroup_impl_mul_f32(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    return __fmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_mul_f64(double a, double b) {
+#if defined(__CUDA_ARCH__)
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+TEGROUP_IMPL_HD float tegroup_impl_fma_f32(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_fma_f64(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+    return __fma_rn(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* x, or the bound that it passes; anything for NaN, so who calls this multiplies by x once more. */
+TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
+#if defined(__CUDA_ARCH__)
+    return fminf(fmaxf(x, -bound), bound);
+#else
+    return x < -bound ? -bound : x > bound ? bound : x;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
+    return x < -bound ? -bound : x > bound ? bound : x;
+}
+
+#if defined(__CUDA_ARCH__)
+/* 2^high (1 + low ln 2): the hardware's power of two is at most 2 ULP off, and 0 below 2^-126. */
+static __device__ inline float tegroup_impl_power(float high, float low, float add) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(high));
+    return __fmaf_rn(power, __fmaf_rn(low, 0.6931471805599453f, 1.0f), add);
+}
+/* At most 1 ULP off; 0 below 2^-126. */
+static __device__ inline float tegroup_impl_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#endif
+
+/* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was tried);
+ * below 2^-126 it may be 0. */
+TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    float high, low;
+    x = tegroup_impl_bounded_f32(x, 128.0f);
+    high = __fmul_rn(x, -1.442695021629333f);
+    low = __fmaf_rn(x, -1.442695021629333f, -high);
+    low = __fmaf_rn(x, -1.925963033500e-8f, low);
+    return tegroup_impl_reciprocal(tegroup_impl_power(high, low, 1.0f));
+#else
+    return 1.0f / (1.0f + expf(-x));
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* exp(-x x / 2) for |x| <= 15, with what rounding takes from x x. Below 2^-126 it may be 0. */
+TEGROUP_IMPL_HD float tegroup_impl_gauss_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    const float square = __fmul_rn(x, x), rest = __fmaf_rn(x, x, -square),
+                high = __fmul_rn(square, -0.7213475108146667f);
+    float low = __fmaf_rn(square, -0.7213475108146667f, -high);
+    low = __fmaf_rn(square, -9.62981495563e-9f, low);
+    low = __fmaf_rn(rest, -0.7213475108146667f, low);
+    return tegroup_impl_power(high, low, 0.0f);
+#else
+    return (float)exp(-0.5 * x * x);
+#endif
+}
+
+/* The standard normal distribution function and its density. With t = |x| and the density's exponential taken out, what is
+ * left of the tail is smooth in (t - 4) / (t + 4): in float a polynomial through Chebyshev nodes, 0.3 units of roundoff off
+ * up to t = 15, beyond which the tail is 0. The tail is taken as it is and never as 1 minus the rest: it keeps its digits.
+ * In float at most 10 ULP off, the density 4 (every float was tried, on host and device); in double as erfc and exp are. */
+TEGROUP_IMPL_HD float tegroup_impl_normal_f32(float x, float *density) {
+    const float t = fabsf(tegroup_impl_bounded_f32(x, 15.0f)), gauss = tegroup_impl_gauss_f32(t);
+#if defined(__CUDA_ARCH__)
+    const float q = tegroup_impl_reciprocal(__fadd_rn(t, 4.0f));
+#else
+    const float q = 1.0f / (t + 4.0f);
+#endif
+    const float y = tegroup_impl_fma_f32(q, -8.0f, 1.0f);
+    float p = -1.255583920283243e-4f;
+    p = tegroup_impl_fma_f32(p, y, 1.8899652059189975e-4f);
+    p = tegroup_impl_fma_f32(p, y, 1.5668816631659865e-3f);
+    p = tegroup_impl_fma_f32(p, y, -3.5209727939218283e-3f);
+    p = tegroup_impl_fma_f32(p, y, -7.525402586907148e-3f);
+    p = tegroup_impl_fma_f32(p, y, 6.040618568658829e-2f);
+    p = tegroup_impl_fma_f32(p, y, -1.8652330338954926e-1f);
+    p = tegroup_impl_fma_f32(p, y, 3.8713669776916504e-1f);
+    p = tegroup_impl_fma_f32(p, y, -6.078965663909912e-1f);
+    p = tegroup_impl_fma_f32(p, y, 7.552851438522339e-1f);
+    p = tegroup_impl_mul_f32(tegroup_impl_mul_f32(p, q), gauss);
+    *density = tegroup_impl_mul_f32(gauss, 0.3989422804014327f);
+    return x > 0 ? 1.0f - p : p;
+}
+TEGROUP_IMPL_HD double tegroup_impl_normal_f64(double x, double *density) {
+    *density = 0.3989422804014327 * exp(-0.5 * x * x);
+    return 0.5 * erfc(-0.7071067811865476 * x);
+}
+
+/* Gate and up in pairs, or one input an output? */
+TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
+
+/* The clamped kind's parameters, spelt out. */
+TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
+TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
+
+/* The kinds that share a function of the gate, by one of them. */
+TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind) {
+    switch (kind) {
+    case TEGROUP_ACTIVATION_SILU: return TEGROUP_ACTIVATION_SWIGLU;
+    case TEGROUP_ACTIVATION_GELU: return TEGROUP_ACTIVATION_GEGLU;
+    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_ACTIVATION_GEGLU_TANH;
+    case TEGROUP_ACTIVATION_RELU: return TEGROUP_ACTIVATION_REGLU;
+    default: return kind;
+    }
+}
+
+/* A loop for every curve, so that the choice is made once for many elements: BODY(kind). */
+#define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
+    switch (tegroup_impl_curve_of(kind)) {                                                                             \
+    case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
+    case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
+    case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
+    }
+
+/* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
+ * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */
+TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, float alpha, float x, float *slope) {
+    float s, w = x, rate = 1, density;
+    switch (tegroup_impl_curve_of(kind)) {
+    case TEGROUP_ACTIVATION_GEGLU:
+        s = tegroup_impl_normal_f32(x, &density);
+        *slope = tegroup_impl_fma_f32(x, density, s);
+        return tegroup_impl_mul_f32(x, s);
+    case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (float)0 : (float)1; return x <= 0 ? (float)0 : x;
+    case TEGROUP_ACTIVATION_RELU_SQUARED:
+        w = x <= 0 ? (float)0 : x;
+        *slope = w + w;
+        return tegroup_impl_mul_f32(w, w);
+    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+        w = tegroup_impl_bounded_f32(x, 24);
+        s = tegroup_impl_mul_f32(w, w);
+        rate = tegroup_impl_fma_f32(s, (float)0.21406444881780073, (float)1.5957691216057308);
+        w = tegroup_impl_mul_f32(w, tegroup_impl_fma_f32(s, (float)0.07135481627260025, (float)1.5957691216057308));
+        break;
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+        w = tegroup_impl_mul_f32(alpha, x);
+        rate = alpha;
+        break;
+    default: break;
+    }
+    s = tegroup_impl_sigmoid_f32(w);
+    x = tegroup_impl_mul_f32(x, s);
+    *slope = tegroup_impl_fma_f32(x, tegroup_impl_mul_f32(rate, (float)1 - s), s);
+    return x;
+}
+
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
+ * from that of the result, returning the result again. alpha and limit are the clamped kind's. A comparison that NaN decides
+ * takes it for inside, so NaN shows. */
+TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, float alpha, float limit, float gate,
+                                                       float up, float grad, float *grad_gate, float *grad_up) {
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
+              up_out = clamps && (up > limit || up < -limit);
+    float slope, value = tegroup_impl_curve_f32(kind, alpha, gate_out ? limit : gate, &slope);
+    if (!tegroup_impl_gated(kind)) up = 1;
+    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (float)1;
+    *grad_gate = gate_out ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
+    *grad_up = up_out ? (float)0 : tegroup_impl_mul_f32(grad, value);
+    return tegroup_impl_mul_f32(value, up);
+}
+TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, float alpha, float limit, float gate, float up) {
+    float grad_gate, grad_up;
+    return tegroup_impl_activation_grad_f32(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
+}
+
+/* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
+ * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */
+TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, double alpha, double x, double *slope) {
+    double s, w = x, rate = 1, density;
+    switch (tegroup_impl_curve_of(kind)) {
+    case TEGROUP_ACTIVATION_GEGLU:
+        s = tegroup_impl_normal_f64(x, &density);
+        *slope = tegroup_impl_fma_f64(x, density, s);
+        return tegroup_impl_mul_f64(x, s);
+    case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (double)0 : (double)1; return x <= 0 ? (double)0 : x;
+    case TEGROUP_ACTIVATION_RELU_SQUARED:
+        w = x <= 0 ? (double)0 : x;
+        *slope = w + w;
+        return tegroup_impl_mul_f64(w, w);
+    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+        w = tegroup_impl_bounded_f64(x, 24);
+        s = tegroup_impl_mul_f64(w, w);
+        rate = tegroup_impl_fma_f64(s, (double)0.21406444881780073, (double)1.5957691216057308);
+        w = tegroup_impl_mul_f64(w, tegroup_impl_fma_f64(s, (double)0.07135481627260025, (double)1.5957691216057308));
+        break;
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+        w = tegroup_impl_mul_f64(alpha, x);
+        rate = alpha;
+        break;
+    default: break;
+    }
+    s = tegroup_impl_sigmoid_f64(w);
+    x = tegroup_impl_mul_f64(x, s);
+    *slope = tegroup_impl_fma_f64(x, tegroup_impl_mul_f64(rate, (double)1 - s), s);
+    return x;
+}
+
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
+ * from that of the result, returning the result again. alpha and limit are the clamped kind's. A comparison that NaN decides
+ * takes it for inside, so NaN shows. */
+TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, double alpha, double limit, double gate,
+                                                       double up, double grad, double *grad_gate, double *grad_up) {
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
+              up_out = clamps && (up > limit || up < -limit);
+    double slope, value = tegroup_impl_curve_f64(kind, alpha, gate_out ? limit : gate, &slope);
+    if (!tegroup_impl_gated(kind)) up = 1;
+    if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (double)1;
+    *grad_gate = gate_out ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
+    *grad_up = up_out ? (double)0 : tegroup_impl_mul_f64(grad, value);
+    return tegroup_impl_mul_f64(value, up);
+}
+TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, double alpha, double limit, double gate, double up) {
+    double grad_gate, grad_up;
+    return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
+}
+
+/* ==== [34] Activations ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -4231,36 +4462,49 @@ static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int6
 
 static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
+    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
     float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
         tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
-        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_f32(gate[j], up[j]);
-        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+        if (gated) tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f32(kind, alpha, limit, gate[j], up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+        tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
     }
 }
 
 /* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
+    float alpha = (float)tegroup_impl_alpha(desc->alpha), limit = (float)tegroup_impl_limit(desc->limit);
     float scale = tegroup_impl_row_scale_f32(&desc->row_scale, row), sum = 0;
     float gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        for (j = 0; j < n; j++) up[j] = 1;
         tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
         tegroup_impl_load_row_f32(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
-        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_f32(gate[j], up[j]);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++)                                                                                            \
+        value[j] =                                                                                                     \
+            tegroup_impl_activation_grad_f32(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_f32(grad, value, n, sum);
-        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_f32(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
         tegroup_impl_store_row_f32(out->dtype, dx, step * at, step, n, gate);
-        tegroup_impl_store_row_f32(out->dtype, dx, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_store_row_f32(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f32(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -4274,51 +4518,77 @@ static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int
 
 static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
+    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
     double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
         tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
-        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_f64(gate[j], up[j]);
-        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+        if (gated) tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f64(kind, alpha, limit, gate[j], up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+        tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
     }
 }
 
 /* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
+    double alpha = (double)tegroup_impl_alpha(desc->alpha), limit = (double)tegroup_impl_limit(desc->limit);
     double scale = tegroup_impl_row_scale_f64(&desc->row_scale, row), sum = 0;
     double gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        for (j = 0; j < n; j++) up[j] = 1;
         tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
         tegroup_impl_load_row_f64(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
-        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_f64(gate[j], up[j]);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++)                                                                                            \
+        value[j] =                                                                                                     \
+            tegroup_impl_activation_grad_f64(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_f64(grad, value, n, sum);
-        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_f64(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
         tegroup_impl_store_row_f64(out->dtype, dx, step * at, step, n, gate);
-        tegroup_impl_store_row_f64(out->dtype, dx, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_store_row_f64(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_f64(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
                                 sum);
 }
 
-static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation activation, int32_t interleaved,
-                                                                tegroup_error *error) {
-    TEGROUP_IMPL_RULE(activation != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
+/* What both descriptors say of the function itself. */
+static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
+                                                                double alpha, double limit, tegroup_error *error) {
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(activation == TEGROUP_ACTIVATION_SWIGLU, ERROR_VALUE, "activation",
-                      "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, activation);
+    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_RELU_SQUARED, ERROR_VALUE,
+                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
+    TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
+                      "must be 0 for an activation without gate and up", 0, interleaved);
+    TEGROUP_IMPL_RULE(clamps || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(clamps || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
+                      "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
     return TEGROUP_OK;
+}
+
+static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
+    return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
@@ -4331,9 +4601,11 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows, 2 * desc->output.cols,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
+                                               tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
@@ -4367,18 +4639,18 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
     tegroup_snapshot_view view;
-    int64_t rows, row;
+    int64_t rows, cols, row;
     int in_place;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_output, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
     rows = desc->grad_output.rows;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->input, input, rows, 2 * desc->grad_output.cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, 2 * desc->grad_output.cols,
-                                               TEGROUP_IMPL_FLOATS, error));
+    cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
@@ -4423,7 +4695,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [34] Validate ==== */
+/* ==== [35] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -4592,7 +4864,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [35] Router ==== */
+/* ==== [36] Router ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -4892,7 +5164,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [36] Permute and combine ==== */
+/* ==== [37] Permute and combine ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -1,9 +1,9 @@
 /* ---- Formulas ---- */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
- * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off and a reciprocal 1, whatever the flags
- * (with --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and
- * the hardware's power of two is at most 2 ULP off. */
+ * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
+ * --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and the
+ * hardware's power of two is at most 2 ULP off. */
 TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 #if defined(__CUDA_ARCH__)
     float high, low, power;
@@ -19,33 +19,7 @@ TEGROUP_IMPL_HD float tegroup_impl_exp_f32(float x) {
 }
 TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 
-TEGROUP_IMPL_HD float tegroup_impl_reciprocal_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#else
-    return 1.0f / x;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_reciprocal_f64(double x) { return 1.0 / x; }
-
 /* @each-real */
-TEGROUP_IMPL_HD REAL tegroup_impl_sigmoid_FSUF(REAL x) {
-    return tegroup_impl_reciprocal_FSUF((REAL)1 + tegroup_impl_exp_FSUF(-x));
-}
-
-TEGROUP_IMPL_HD REAL tegroup_impl_swiglu_FSUF(REAL gate, REAL up) {
-    return gate * tegroup_impl_sigmoid_FSUF(gate) * up;
-}
-
-/* d silu(x) / dx = s (1 + x (1 - s)) with s = sigmoid(x). */
-TEGROUP_IMPL_HD void tegroup_impl_swiglu_grad_FSUF(REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
-    REAL s = tegroup_impl_sigmoid_FSUF(gate);
-    *grad_gate = grad * up * s * ((REAL)1 + gate * ((REAL)1 - s));
-    *grad_up = grad * gate * s;
-}
-
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
 TEGROUP_IMPL_HD REAL tegroup_impl_choice_grad_FSUF(REAL grad_weight, REAL dot, REAL chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;

@@ -1,61 +1,143 @@
 /* ---- Activation kernels ---- */
 
-static __device__ __forceinline__ float tegroup_impl_swiglu(float gate, float up) {
-    return tegroup_impl_swiglu_f32(gate, up);
+/* @each-real */
+static __device__ __forceinline__ REAL tegroup_impl_activation(tegroup_activation kind, REAL alpha, REAL limit,
+                                                               REAL gate, REAL up) {
+    return tegroup_impl_activation_FSUF(kind, alpha, limit, gate, up);
 }
-static __device__ __forceinline__ double tegroup_impl_swiglu(double gate, double up) {
-    return tegroup_impl_swiglu_f64(gate, up);
+static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_activation kind, REAL alpha, REAL limit,
+                                                                    REAL gate, REAL up, REAL grad, REAL *grad_gate,
+                                                                    REAL *grad_up) {
+    return tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-static __device__ __forceinline__ void tegroup_impl_swiglu_grad(float gate, float up, float grad, float *grad_gate,
-                                                                float *grad_up) {
-    tegroup_impl_swiglu_grad_f32(gate, up, grad, grad_gate, grad_up);
+/* One by itself: never fast, and should at least be small. */
+static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, REAL alpha, REAL limit,
+                                                                 REAL gate, REAL up, REAL grad, REAL *grad_gate,
+                                                                 REAL *grad_up) {
+    return tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
-static __device__ __forceinline__ void tegroup_impl_swiglu_grad(double gate, double up, double grad, double *grad_gate,
-                                                                double *grad_up) {
-    tegroup_impl_swiglu_grad_f64(gate, up, grad, grad_gate, grad_up);
-}
+/* @end */
 
-/* Two steps of a gated row, in the order in which they lie there: halves hold gates in the one and ups in the other,
- * interleaved ones pairs. */
-template <bool INTERLEAVED> struct tegroup_impl_gated {
-    static __device__ __forceinline__ int64_t step(int64_t c, int64_t steps, int half) {
+/* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
+ * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
+ * ups the first is all there is, and ones stand for the second. `together` rows are held at a time: with fewer registers
+ * more blocks are at work, and that keeps memory busier than more loads under way in each. */
+template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_impl_pairs {
+    typedef typename ACCESS::real real;
+    typedef typename ACCESS::raw raw;
+    typedef raw one;
+    enum { count = ACCESS::lanes, together = 2 };
+    raw step[2];
+
+    static __device__ __forceinline__ int64_t at(int64_t c, int64_t steps, int half) {
         return INTERLEAVED ? 2 * c + half : c + half * steps;
     }
-    static __device__ __forceinline__ int gate(int, int i) { return INTERLEAVED ? 2 * i : i; }
-    static __device__ __forceinline__ int up(int lanes, int i) { return INTERLEAVED ? 2 * i + 1 : lanes + i; }
+    static __device__ __forceinline__ int gate(int i) { return INTERLEAVED ? 2 * i : i; }
+    static __device__ __forceinline__ int up(int i) { return INTERLEAVED ? 2 * i + 1 : count + i; }
+
+    __device__ __forceinline__ void load(const tegroup_matrix &m, int64_t row, int64_t c, int64_t steps, bool gated) {
+        const char *from = ACCESS::row(m, row);
+        real ones[count];
+#pragma unroll
+        for (int i = 0; i < count; i++) ones[i] = 1;
+        step[0] = ACCESS::load(m, from, at(c, steps, 0));
+        step[1] = gated ? ACCESS::load(m, from, at(c, steps, 1)) : ACCESS::pack(ones);
+    }
+    __device__ __forceinline__ void unpack(real *both) const {
+        ACCESS::unpack(step[0], both);
+        ACCESS::unpack(step[1], both + count);
+    }
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, int64_t row, int64_t c, int64_t steps,
+                                                 bool gated, const real *both) {
+        char *to = ACCESS::row(m, row);
+        ACCESS::store(m, to, at(c, steps, 0), ACCESS::pack(both));
+        if (gated) ACCESS::store(m, to, at(c, steps, 1), ACCESS::pack(both + count));
+    }
+    static __device__ __forceinline__ one load_one(const tegroup_matrix &m, int64_t row, int64_t c) {
+        return ACCESS::load(m, ACCESS::row(m, row), c);
+    }
+    static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
 
+/* Interleaved vectors, to be written: one step of pairs and half a step of the other row. Neighbours write neighbouring bytes,
+ * where two steps at a time would leave memory half of each of its sectors, twice. */
+template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
+    typedef typename ACCESS::real real;
+    typedef uint2 one;
+    enum { count = ACCESS::lanes / 2, together = 4 };
+    uint4 step;
+
+    static __device__ __forceinline__ int gate(int i) { return 2 * i; }
+    static __device__ __forceinline__ int up(int i) { return 2 * i + 1; }
+
+    __device__ __forceinline__ void load(const tegroup_matrix &m, int64_t row, int64_t c, int64_t, bool) {
+        step = ACCESS::load(m, ACCESS::row(m, row), c);
+    }
+    __device__ __forceinline__ void unpack(real *both) const { ACCESS::unpack(step, both); }
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, int64_t row, int64_t c, int64_t, bool,
+                                                 const real *both) {
+        ACCESS::store(m, ACCESS::row(m, row), c, ACCESS::pack(both));
+    }
+    static __device__ __forceinline__ one load_one(const tegroup_matrix &m, int64_t row, int64_t c) {
+        return ((const uint2 *)ACCESS::row(m, row))[c];
+    }
+    static __device__ __forceinline__ void unpack_one(one v, real *x) {
+        real full[2 * count];
+        ACCESS::unpack(make_uint4(v.x, v.y, 0, 0), full);
+#pragma unroll
+        for (int i = 0; i < count; i++) x[i] = full[i];
+    }
+};
+
+/* Blocks of the forward kernel that a multiprocessor is to hold; one of SM75 holds 1,024 threads. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
+#else
+enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
+#endif
+
 template <typename ACCESS, bool INTERLEAVED>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
     typedef typename ACCESS::real real;
-    typedef tegroup_impl_gated<INTERLEAVED> gated;
-    const int lanes = ACCESS::lanes;
+    typedef tegroup_impl_pairs<ACCESS, INTERLEAVED> pairs;
+    const int count = pairs::count;
     const tegroup_impl_units units(desc.snapshot, desc.output.rows);
-    const int64_t steps = desc.output.cols / lanes;
+    const int64_t steps = desc.output.cols / count;
+    const real alpha = (real)desc.alpha, limit = (real)desc.limit;
+    const bool gated = tegroup_impl_gated(desc.activation);
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
         const int32_t rows = units.at(unit, &first);
         if (rows == 0) continue;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT][2];
 #pragma unroll
-            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) { /* past the unit's rows its last one, read again */
-                const char *from = ACCESS::row(desc.input, first + tegroup_impl_min(r, rows - 1));
-                x[r][0] = ACCESS::load(desc.input, from, gated::step(c, steps, 0));
-                x[r][1] = ACCESS::load(desc.input, from, gated::step(c, steps, 1));
-            }
+            for (int from = 0; from < TEGROUP_IMPL_ROWS_UNIT; from += pairs::together) {
+                pairs x[pairs::together];
+                if (from >= rows) break;
 #pragma unroll
-            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
-                if (r >= rows) break;
-                const real scale = tegroup_impl_weight<real>(desc.row_scale, first + r, 0);
-                real both[2 * lanes], y[lanes];
-                ACCESS::unpack(x[r][0], both);
-                ACCESS::unpack(x[r][1], both + lanes);
+                for (int r = 0; r < pairs::together; r++) /* past the unit's rows its last one, read again */
+                    x[r].load(desc.input, first + tegroup_impl_min(from + r, rows - 1), c, steps, gated);
 #pragma unroll
-                for (int i = 0; i < lanes; i++)
-                    y[i] = scale * tegroup_impl_swiglu(both[gated::gate(lanes, i)], both[gated::up(lanes, i)]);
-                ACCESS::store(desc.output, ACCESS::row(desc.output, first + r), c, ACCESS::pack(y));
+                for (int r = 0; r < pairs::together; r++) {
+                    if (from + r >= rows) break;
+                    const int64_t row = first + from + r;
+                    const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
+                    real both[2 * count], y[count];
+                    x[r].unpack(both);
+                    if (ACCESS::lanes == 1) {
+                        y[0] = scale
+                               * tegroup_impl_activation_call(desc.activation, alpha, limit, both[0], both[1], (real)0,
+                                                              &both[0], &both[1]);
+                    } else {
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
+        scale * tegroup_impl_activation(kind, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
+                        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+                    }
+                    ACCESS::store(desc.output, ACCESS::row(desc.output, row), c, ACCESS::pack(y));
+                }
             }
         }
     }
@@ -63,46 +145,58 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 3)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
-    typedef tegroup_impl_gated<INTERLEAVED> gated;
-    const int lanes = ACCESS::lanes;
+    typedef tegroup_impl_pairs<ACCESS, INTERLEAVED, (INTERLEAVED && ACCESS::lanes > 1)> pairs;
+    const int count = pairs::count;
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
-    const int64_t steps = desc.grad_output.cols / lanes;
-    const bool wants_sum = desc.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET;
+    const int64_t steps = desc.grad_output.cols / count;
+    const real alpha = (real)desc.alpha, limit = (real)desc.limit;
+    const bool gated = tegroup_impl_gated(desc.activation),
+               wants_sum = desc.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET;
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
         const int32_t rows = units.at(unit, &first);
         real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
         if (rows == 0) continue;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-            typename ACCESS::raw x[TEGROUP_IMPL_ROWS_UNIT][2], dy[TEGROUP_IMPL_ROWS_UNIT];
 #pragma unroll
-            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
-                const int64_t row = first + tegroup_impl_min(r, rows - 1);
-                const char *from = ACCESS::row(desc.input, row);
-                x[r][0] = ACCESS::load(desc.input, from, gated::step(c, steps, 0));
-                x[r][1] = ACCESS::load(desc.input, from, gated::step(c, steps, 1));
-                dy[r] = ACCESS::load(desc.grad_output, ACCESS::row(desc.grad_output, row), c);
-            }
+            for (int from = 0; from < TEGROUP_IMPL_ROWS_UNIT; from += pairs::together) {
+                pairs x[pairs::together];
+                typename pairs::one dy[pairs::together];
+                if (from >= rows) break;
 #pragma unroll
-            for (int r = 0; r < TEGROUP_IMPL_ROWS_UNIT; r++) {
-                if (r >= rows) break;
-                const real scale = tegroup_impl_weight<real>(desc.row_scale, first + r, 0);
-                real both[2 * lanes], grad[lanes], out[2 * lanes];
-                ACCESS::unpack(x[r][0], both);
-                ACCESS::unpack(x[r][1], both + lanes);
-                ACCESS::unpack(dy[r], grad);
-#pragma unroll
-                for (int i = 0; i < lanes; i++) {
-                    const int g = gated::gate(lanes, i), u = gated::up(lanes, i);
-                    if (wants_sum) sum[r] = fma(grad[i], tegroup_impl_swiglu(both[g], both[u]), sum[r]);
-                    tegroup_impl_swiglu_grad(both[g], both[u], scale * grad[i], &out[g], &out[u]);
+                for (int r = 0; r < pairs::together; r++) {
+                    const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
+                    x[r].load(desc.input, row, c, steps, gated);
+                    dy[r] = pairs::load_one(desc.grad_output, row, c);
                 }
-                char *to = ACCESS::row(desc.grad_input, first + r);
-                ACCESS::store(desc.grad_input, to, gated::step(c, steps, 0), ACCESS::pack(out));
-                ACCESS::store(desc.grad_input, to, gated::step(c, steps, 1), ACCESS::pack(out + lanes));
+#pragma unroll
+                for (int r = 0; r < pairs::together; r++) {
+                    if (from + r >= rows) break;
+                    const int64_t row = first + from + r;
+                    const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
+                    real both[2 * count], grad[count], out[2 * count];
+                    x[r].unpack(both);
+                    pairs::unpack_one(dy[r], grad);
+                    if (ACCESS::lanes == 1) {
+                        const real value = tegroup_impl_activation_call(desc.activation, alpha, limit, both[0], both[1],
+                                                                        scale * grad[0], &out[0], &out[1]);
+                        sum[from + r] = fma(grad[0], value, sum[from + r]);
+                    } else {
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
+        const int g = pairs::gate(i), u = pairs::up(i);                                                                \
+        const real value =                                                                                             \
+            tegroup_impl_activation_grad(kind, alpha, limit, both[g], both[u], scale * grad[i], &out[g], &out[u]);     \
+        sum[from + r] = fma(grad[i], value, sum[from + r]);                                                            \
+    }
+                        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+                    }
+                    pairs::store(desc.grad_input, row, c, steps, gated, out);
+                }
             }
         }
         if (wants_sum) {
@@ -116,17 +210,18 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 3)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
                                                                   struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
-    const int64_t width = desc->output.cols;
+    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
     tegroup_activation_desc d = *desc;
     if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
+    d.alpha = tegroup_impl_alpha(desc->alpha);
+    d.limit = tegroup_impl_limit(desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.output = tegroup_impl_cuda_matrix(&desc->output);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
     return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
                                                     : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
-                                  &d, width, __VA_ARGS__::lanes,                                                       \
-                                  tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
@@ -134,10 +229,13 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->input, &desc->grad_output, &desc->grad_input};
-    const int64_t width = desc->grad_output.cols;
+    const int64_t width = desc->grad_output.cols,
+                  units = tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT);
     tegroup_activation_backward_desc d = *desc;
     if (desc->grad_output.rows == 0 || (width == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET))
         return TEGROUP_OK;
+    d.alpha = tegroup_impl_alpha(desc->alpha);
+    d.limit = tegroup_impl_limit(desc->limit);
     d.input = tegroup_impl_cuda_matrix(&desc->input);
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.grad_output = tegroup_impl_cuda_matrix(&desc->grad_output);
@@ -146,9 +244,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
     return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_grad_kernel<__VA_ARGS__, true>           \
                                                     : tegroup_impl_activation_grad_kernel<__VA_ARGS__, false>,         \
-                                  &d, width, __VA_ARGS__::lanes,                                                       \
-                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream,       \
-                                  error);
+                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }

@@ -24,36 +24,49 @@ static inline REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int6
 
 static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = out->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
+    REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
     REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE];
+    for (j = 0; j < TEGROUP_IMPL_PIECE; j++) up[j] = 1;
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
         tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
-        for (j = 0; j < n; j++) up[j] = scale * tegroup_impl_swiglu_FSUF(gate[j], up[j]);
-        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, up);
+        if (gated) tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_FSUF(kind, alpha, limit, gate[j], up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+        tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
     }
 }
 
 /* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
 static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
+    const int gated = tegroup_impl_gated(desc->activation);
     int64_t width = dy->cols, step = desc->interleaved ? 2 : 1, to_up = desc->interleaved ? 1 : width, at, j;
     const void *x = tegroup_impl_matrix_row(in, row);
     void *dx = tegroup_impl_matrix_row(out, row);
+    REAL alpha = (REAL)tegroup_impl_alpha(desc->alpha), limit = (REAL)tegroup_impl_limit(desc->limit);
     REAL scale = tegroup_impl_row_scale_FSUF(&desc->row_scale, row), sum = 0;
     REAL gate[TEGROUP_IMPL_PIECE], up[TEGROUP_IMPL_PIECE], grad[TEGROUP_IMPL_PIECE], value[TEGROUP_IMPL_PIECE];
     for (at = 0; at < width; at += TEGROUP_IMPL_PIECE) {
         int64_t n = tegroup_impl_min(TEGROUP_IMPL_PIECE, width - at);
+        for (j = 0; j < n; j++) up[j] = 1;
         tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
-        tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
         tegroup_impl_load_row_FSUF(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
-        for (j = 0; j < n; j++) value[j] = tegroup_impl_swiglu_FSUF(gate[j], up[j]);
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    for (j = 0; j < n; j++)                                                                                            \
+        value[j] =                                                                                                     \
+            tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_FSUF(grad, value, n, sum);
-        for (j = 0; j < n; j++) tegroup_impl_swiglu_grad_FSUF(gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
         tegroup_impl_store_row_FSUF(out->dtype, dx, step * at, step, n, gate);
-        tegroup_impl_store_row_FSUF(out->dtype, dx, step * at + to_up, step, n, up);
+        if (gated) tegroup_impl_store_row_FSUF(out->dtype, dx, step * at + to_up, step, n, up);
     }
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_store_FSUF(desc->grad_row_scale.dtype, tegroup_impl_matrix_row(&desc->grad_row_scale, row), 0,
@@ -61,15 +74,28 @@ static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activatio
 }
 /* @end */
 
-static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation activation, int32_t interleaved,
-                                                                tegroup_error *error) {
-    TEGROUP_IMPL_RULE(activation != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
+/* What both descriptors say of the function itself. */
+static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activation kind, int32_t interleaved,
+                                                                double alpha, double limit, tegroup_error *error) {
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(activation == TEGROUP_ACTIVATION_SWIGLU, ERROR_VALUE, "activation",
-                      "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, activation);
+    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_RELU_SQUARED, ERROR_VALUE,
+                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
+    TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
+                      "must be 0 for an activation without gate and up", 0, interleaved);
+    TEGROUP_IMPL_RULE(clamps || alpha == 0, ERROR_VALUE, "alpha", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(clamps || limit == 0, ERROR_VALUE, "limit", "must be 0 for an activation that takes none", 0, 1);
+    TEGROUP_IMPL_RULE(alpha >= 0 && alpha <= 3.4028234663852886e38, ERROR_VALUE, "alpha",
+                      "must be 0 to the largest float", 0, -1);
+    TEGROUP_IMPL_RULE(limit >= 0, ERROR_VALUE, "limit", "must not be negative or NaN", 0, -1);
     return TEGROUP_OK;
+}
+
+static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int64_t width) {
+    return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
@@ -82,9 +108,11 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows, 2 * desc->output.cols,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
+                                               tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(
@@ -118,18 +146,18 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
     tegroup_snapshot_view view;
-    int64_t rows, row;
+    int64_t rows, cols, row;
     int in_place;
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_output, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
     rows = desc->grad_output.rows;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->input, input, rows, 2 * desc->grad_output.cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, 2 * desc->grad_output.cols,
-                                               TEGROUP_IMPL_FLOATS, error));
+    cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
     if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)

@@ -1,8 +1,24 @@
 /* ---- Gated activations ---- */
 
+/* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
+ * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
+ *
+ * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
+ * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
+ * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond. */
 typedef enum tegroup_activation {
-    TEGROUP_ACTIVATION_UNSET  = 0,
-    TEGROUP_ACTIVATION_SWIGLU = 1 /* silu(gate) * up, silu(x) = x / (1 + exp(-x)): Shazeer 2020, "GLU Variants Improve Transformer" */
+    TEGROUP_ACTIVATION_UNSET          = 0,
+    TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
+    TEGROUP_ACTIVATION_GEGLU          = 2, /* gate Phi(gate) up, Phi(x) = (1 + erf(x / sqrt(2))) / 2                  */
+    TEGROUP_ACTIVATION_GEGLU_TANH     = 3, /* gate (1 + tanh(sqrt(2 / pi) (gate + 0.044715 gate^3))) / 2 up           */
+    TEGROUP_ACTIVATION_REGLU          = 4, /* max(gate, 0) up                                                         */
+    TEGROUP_ACTIVATION_SWIGLU_CLAMPED = 5, /* g sigmoid(alpha g) (u + 1), g = min(gate, limit),
+                                              u = min(max(up, -limit), limit)                                         */
+    TEGROUP_ACTIVATION_SILU           = 6, /* those without up: gate sigmoid(gate)                                    */
+    TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
+    TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
+    TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 10 /* max(gate, 0)^2                                                          */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -11,9 +27,11 @@ typedef struct tegroup_activation_desc {
     size_t             struct_size; /* sizeof(tegroup_activation_desc)                                            */
     tegroup_space      space;       /* required                                                                   */
     tegroup_activation activation;  /* required                                                                   */
-    int32_t            interleaved; /* 0: input is [gate | up] halves; 1: gate, up, gate, up ...                  */
+    int32_t            interleaved; /* gated kinds: 0: input is [gate | up] halves; 1: gate, up, gate, up ...     */
+    double             alpha;       /* SWIGLU_CLAMPED: 0 = 1.702; others: 0                                       */
+    double             limit;       /* SWIGLU_CLAMPED: 0 = 7, INFINITY = none; others: 0                          */
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
-    tegroup_matrix     input;       /* in  [rows, 2 width], F16, BF16, F32 or F64                                 */
+    tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
     tegroup_matrix     output;      /* out [rows, width]                                                          */
 } tegroup_activation_desc;
@@ -22,12 +40,13 @@ typedef struct tegroup_activation_desc {
 typedef struct tegroup_activation_backward_desc {
     size_t             struct_size; /* sizeof(tegroup_activation_backward_desc)                                   */
     tegroup_space      space;
-    tegroup_activation activation;
+    tegroup_activation activation;     /* with the next three as in the forward call                              */
     int32_t            interleaved;
+    double             alpha, limit;
     const void        *snapshot;
-    tegroup_matrix     input;          /* in  [rows, 2 width], as the forward call read it                        */
+    tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out [rows, 2 width], laid out as input; may be input itself             */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself           */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;

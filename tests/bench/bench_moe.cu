@@ -266,12 +266,39 @@ int main() {
             v.tensor.data = f.output.data;
             v.result = (tegroup_validation *)device(sizeof(tegroup_validation));
             const std::string of = shape + (ragged ? ", 128 groups" : "");
+            auto c = b;
+            c.interleaved = 1;
             race({{"SwiGLU" + of, bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_forward(&f, NULL, &error)); }},
                   {"SwiGLU interleaved" + of, bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_forward(&g, NULL, &error)); }},
                   {"SwiGLU backward" + of, 2 * bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_backward(&b, NULL, &error)); }},
+                  {"SwiGLU interleaved backward" + of, 2 * bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_backward(&c, NULL, &error)); }},
                   {"validate" + of, bytes_of(f.output), [&] { MUST(tegroup_validate(&v, NULL, &error)); }}});
             release();
         }
+    }
+
+    const struct { tegroup_activation kind; const char *name; } others[] = {
+        {TEGROUP_ACTIVATION_GEGLU, "GEGLU"}, {TEGROUP_ACTIVATION_GEGLU_TANH, "GEGLU tanh"}, {TEGROUP_ACTIVATION_REGLU, "ReGLU"},
+        {TEGROUP_ACTIVATION_SWIGLU_CLAMPED, "clamped SwiGLU"}, {TEGROUP_ACTIVATION_SILU, "SiLU"}, {TEGROUP_ACTIVATION_GELU, "GELU"},
+        {TEGROUP_ACTIVATION_GELU_TANH, "GELU tanh"}, {TEGROUP_ACTIVATION_RELU, "ReLU"}, {TEGROUP_ACTIVATION_RELU_SQUARED, "squared ReLU"}};
+    for (const auto &other : others) {
+        const int64_t rows = 32768, width = 7168, cols = other.kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 * width : width;
+        auto f = desc<tegroup_activation_desc>();
+        f.activation = other.kind;
+        f.input = matrix(TEGROUP_DTYPE_BF16, rows, cols);
+        f.output = matrix(TEGROUP_DTYPE_BF16, rows, width);
+        f.row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
+        auto b = desc<tegroup_activation_backward_desc>();
+        b.activation = f.activation;
+        b.input = f.input;
+        b.row_scale = f.row_scale;
+        b.grad_output = f.output;
+        b.grad_input = matrix(TEGROUP_DTYPE_BF16, rows, cols);
+        b.grad_row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
+        const std::string of = " width " + std::to_string(width) + " BF16";
+        race({{other.name + of, bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_forward(&f, NULL, &error)); }},
+              {other.name + (" backward" + of), 2 * bytes_of(f.input) + bytes_of(f.output), [&] { MUST(tegroup_activation_backward(&b, NULL, &error)); }}});
+        release();
     }
     return 0;
 }

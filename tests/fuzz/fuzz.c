@@ -874,14 +874,20 @@ static void fuzz_activation(void) {
     tegroup_matrix *matrices[] = {&desc.input, &desc.output, &desc.row_scale};
     tegroup_status status;
     int64_t rows = below(8), width = below(9);
+    int gated;
     OPEN(desc);
-    desc.activation = TEGROUP_ACTIVATION_SWIGLU;
-    desc.interleaved = below(2);
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    desc.interleaved = gated ? below(2) : 0;
+    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+        desc.alpha = below(3);
+        desc.limit = below(9);
+    }
     desc.snapshot = chance(60) ? some_snapshot(rows) : NULL;
-    set_matrix(&desc.input, rows, 2 * width, any_float());
+    set_matrix(&desc.input, rows, gated ? 2 * width : width, any_float());
     set_matrix(&desc.output, rows, width, any_float());
     if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
-    SPOIL(tegroup_activation_desc, desc, FIELD(tegroup_activation_desc, activation), FIELD(tegroup_activation_desc, interleaved));
+    SPOIL(tegroup_activation_desc, desc, FIELD(tegroup_activation_desc, activation), FIELD(tegroup_activation_desc, interleaved), FIELD(tegroup_activation_desc, alpha), FIELD(tegroup_activation_desc, limit));
     if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_activation_forward, desc);
 }
@@ -891,16 +897,22 @@ static void fuzz_activation_backward(void) {
     tegroup_matrix *matrices[] = {&desc.input, &desc.grad_output, &desc.grad_input, &desc.row_scale, &desc.grad_row_scale};
     tegroup_status status;
     int64_t rows = below(8), width = below(9);
+    int gated;
     OPEN(desc);
-    desc.activation = TEGROUP_ACTIVATION_SWIGLU;
-    desc.interleaved = below(2);
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    desc.interleaved = gated ? below(2) : 0;
+    if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+        desc.alpha = below(3);
+        desc.limit = below(9);
+    }
     desc.snapshot = chance(60) ? some_snapshot(rows) : NULL;
-    set_matrix(&desc.input, rows, 2 * width, any_float());
+    set_matrix(&desc.input, rows, gated ? 2 * width : width, any_float());
     set_matrix(&desc.grad_output, rows, width, any_float());
-    set_matrix(&desc.grad_input, rows, 2 * width, any_float());
+    set_matrix(&desc.grad_input, rows, gated ? 2 * width : width, any_float());
     if (chance(50)) set_matrix(&desc.row_scale, rows, 1, any_real());
     if (chance(50)) set_matrix(&desc.grad_row_scale, rows, 1, any_real());
-    SPOIL(tegroup_activation_backward_desc, desc, FIELD(tegroup_activation_backward_desc, activation), FIELD(tegroup_activation_backward_desc, interleaved));
+    SPOIL(tegroup_activation_backward_desc, desc, FIELD(tegroup_activation_backward_desc, activation), FIELD(tegroup_activation_backward_desc, interleaved), FIELD(tegroup_activation_backward_desc, alpha), FIELD(tegroup_activation_backward_desc, limit));
     if (finish_matrices(matrices, COUNT(matrices), 0)) desc.space = TEGROUP_SPACE_DEVICE;
     CALL(tegroup_activation_backward, desc);
 }

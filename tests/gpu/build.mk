@@ -10,7 +10,7 @@ GENCODE := $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
 NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/vendor -Itests/unit -Itests/gpu
 LIBS := $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublasLt
 WRAPPED := __cudaRegisterFunction __cudaGetKernel __cudaLaunchKernel cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
-HEADERS := tegroup.h tegroup_cuda.cuh tests/unit/support.h $(wildcard tests/gpu/*.h tests/gpu/works/*.h)
+HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)
 
 TESTS := $(patsubst tests/gpu/%.cu,%,$(wildcard tests/gpu/test_*.cu))
 VARIANTS := plain debug fast_math per_thread sm_90 ptx_80 sm_80

@@ -1,7 +1,8 @@
-/* Router, permutation, permute, combine, SwiGLU and tegroup_validate on a GPU: floating point against references in FP64 by
+/* Router, permutation, permute, combine, activations and tegroup_validate on a GPU: floating point against references in FP64 by
  * bounds of rounding theory, integers bit for bit against the CPU, and everything else as it was before the call. */
 #define TEGROUP_IMPLEMENTATION
 #include "mirror.h"
+#include "activations.h"
 #include "utest.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
@@ -83,7 +84,7 @@ static double stored(tegroup_dtype dtype, double x) { return unit_roundoff(dtype
         free(first_);                                                                                                  \
     } while (0)
 
-/* ---- SwiGLU ---------------------------------------------------------------------------------------------------------- */
+/* ---- activations -------------------------------------------------------------------------------------------------------- */
 
 typedef struct gate_case {
     tegroup_activation_desc f;
@@ -92,7 +93,7 @@ typedef struct gate_case {
     int64_t rows, width;
 } gate_case;
 
-static void gate_make(gate_case *c, rng *r, int vectors, tegroup_dtype dtype, tegroup_dtype out, int32_t interleaved, double size, int64_t rows, int64_t width, int32_t groups) {
+static void gate_make(gate_case *c, rng *r, int vectors, tegroup_activation kind, tegroup_dtype dtype, tegroup_dtype out, int32_t interleaved, double size, int64_t rows, int64_t width, int32_t groups) {
     const tegroup_dtype scalars = rng_chance(r, 80) ? wide_of(dtype) : TEGROUP_DTYPE_F64;
     memset(c, 0, sizeof *c);
     c->width = width;
@@ -117,13 +118,20 @@ static void gate_make(gate_case *c, rng *r, int vectors, tegroup_dtype dtype, te
     c->f.struct_size = sizeof c->f;
     c->b.struct_size = sizeof c->b;
     c->f.space = c->b.space = TEGROUP_SPACE_DEVICE;
-    c->f.activation = c->b.activation = TEGROUP_ACTIVATION_SWIGLU;
-    c->f.interleaved = c->b.interleaved = interleaved;
-    c->f.input = c->b.input = filled(r, vectors, dtype, c->rows, 2 * width, size);
+    c->f.activation = c->b.activation = kind;
+    c->f.interleaved = c->b.interleaved = interleaved && is_gated(kind);
+    if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+        if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
+        if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
+    }
+    const int64_t cols = is_gated(kind) ? 2 * width : width;
+    c->f.input = c->b.input = filled(r, vectors, dtype, c->rows, cols, size);
+    const double kinks[] = {0, -0.0, 0.5, -0.5, 1.5, -1.5, 7, -7};
+    for (int64_t i = rng_int(r, 0, c->rows * cols / 4); i > 0; i--) set(&c->f.input, rng_int(r, 0, c->rows - 1), rng_int(r, 0, cols - 1), kinks[rng_int(r, 0, 7)]);
     if (rng_chance(r, 50)) c->f.row_scale = c->b.row_scale = filled(r, 0, scalars, c->rows, 1, 1);
     c->f.output = matrix(r, vectors, out, c->rows, width);
     c->b.grad_output = filled(r, vectors, out, c->rows, width, 1);
-    c->b.grad_input = rng_chance(r, 20) ? c->b.input : matrix(r, vectors, dtype, c->rows, 2 * width);
+    c->b.grad_input = rng_chance(r, 20) ? c->b.input : matrix(r, vectors, dtype, c->rows, cols);
     if (rng_chance(r, 70)) c->b.grad_row_scale = matrix(r, 0, scalars, c->rows, 1);
 }
 static int owned(const gate_case *c, int64_t row) {
@@ -132,30 +140,29 @@ static int owned(const gate_case *c, int64_t row) {
     return v.header == NULL;
 }
 
-/* exp errs by 8 units roundoff at the most (4 ULP), the reciprocal by 2, each operation by 1; where exp overflows, a sigmoid
- * below 2^-127 becomes 0. */
 static const char *gate_check(gate_case *c, void *mark) {
     const tegroup_dtype in = c->f.input.dtype, out = c->f.output.dtype;
-    const double u = in == TEGROUP_DTYPE_F64 ? 0x1p-53 : 0x1p-24, tiny = in == TEGROUP_DTYPE_F64 ? 0x1p-1074 : 0x1p-149, lost = in == TEGROUP_DTYPE_F64 ? 0x1p-1023 : 0x1p-127;
+    const arithmetic with = arithmetic_of(in, 1);
+    const int gated = is_gated(c->f.activation);
     const tegroup_matrix input = c->f.input; /* in place, its old values are in the copy */
     const char *old = (const char *)guarded_find(input.data)->copy;
     for (int64_t row = 0; row < c->rows; row++) {
-        double sum = 0, sum_size = 0;
+        double sum = 0, sum_size = 0, sum_bound = 0;
         if (!owned(c, row)) continue;
         const double scale = weight_at(&c->f.row_scale, row, 0);
         for (int64_t j = 0; j < c->width; j++) {
             const int64_t gc = c->f.interleaved ? 2 * j : j, uc = c->f.interleaved ? 2 * j + 1 : c->width + j;
-            const double g = load(in, old, place(&input, row, gc)), x = load(in, old, place(&input, row, uc)), dy = at(&c->b.grad_output, row, j);
-            const double s = 1 / (1 + exp(-g)), silu = g * s, slope = s * (1 + g * (1 - s)), slope_size = s * (1 + fabs(g) * (1 - s)) + fabs(g) * s;
-            const double want = scale * silu * x, want_gate = scale * dy * x * slope, want_up = scale * dy * silu;
-            if (!within(at(&c->f.output, row, j), want, 20 * u * fabs(want) + lost * fabs(scale * g * x) + stored(out, want) + 4 * tiny)) return "forward";
-            if (!within(at(&c->b.grad_input, row, gc), want_gate, 24 * u * fabs(scale * dy * x) * (slope_size + lost * (1 + fabs(g)) / u) + stored(in, want_gate) + 4 * tiny)) return "gradient of the gate";
-            if (!within(at(&c->b.grad_input, row, uc), want_up, 20 * u * fabs(want_up) + lost * fabs(scale * dy * g) + stored(in, want_up) + 4 * tiny)) return "gradient of up";
-            sum += dy * silu * x;
-            sum_size += fabs(dy * silu * x);
+            const activation_expected e = activation_expect(c->f.activation, c->f.alpha, c->f.limit, with, load(in, old, place(&input, row, gc)),
+                                                            gated ? load(in, old, place(&input, row, uc)) : 1, scale, at(&c->b.grad_output, row, j));
+            if (!within(at(&c->f.output, row, j), e.out.want, e.out.bound + stored(out, e.out.want))) return "forward";
+            if (!within(at(&c->b.grad_input, row, gc), e.grad_gate.want, e.grad_gate.bound + stored(in, e.grad_gate.want))) return "gradient of the gate";
+            if (gated && !within(at(&c->b.grad_input, row, uc), e.grad_up.want, e.grad_up.bound + stored(in, e.grad_up.want))) return "gradient of up";
+            sum += e.term.want;
+            sum_size += fabs(e.term.want);
+            sum_bound += e.term.bound;
         }
         if (c->b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) {
-            if (!within(at(&c->b.grad_row_scale, row, 0), sum, ((double)c->width + 20) * u * sum_size + 1e-300)) return "gradient of row_scale";
+            if (!within(at(&c->b.grad_row_scale, row, 0), sum, sum_bound + ((double)c->width + 2) * with.u * sum_size + 1e-300)) return "gradient of row_scale";
             may_change_row(&c->b.grad_row_scale, row);
         }
         may_change_row(&c->f.output, row);
@@ -181,20 +188,20 @@ static tegroup_activation_backward_desc backward_on_device(tegroup_activation_ba
     return d;
 }
 
-/* Every kernel: 4 types by vectors and by elements, mixed types, halves and interleaved. */
-UTEST(moe_gpu, swiglu) {
+/* Every kind by every kernel: 4 types by vectors and by elements, mixed types, halves, interleaved and not gated. */
+UTEST(moe_gpu, activations) {
     rng r = rng_seed(5001);
-    for (int64_t i = scaled(8) * 20; i > 0; i--) {
+    for (int64_t i = scaled(3) * 20 * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         const int vectors = i % 2 == 0, mixed = i % 20 >= 16;
         const tegroup_dtype dtype = dtypes[i / 4 % 4], out = mixed ? dtypes[rng_int(&r, 0, 3)] : dtype;
         gate_case c;
-        gate_make(&c, &r, vectors, dtype, out, (int32_t)(i / 2 % 2), rng_chance(&r, 80) ? 2 : 30, rng_int(&r, 0, rng_chance(&r, 10) ? 3000 : 40),
+        gate_make(&c, &r, vectors, activations[i / 20 % ACTIVATIONS], dtype, out, (int32_t)(i / 2 % 2), rng_chance(&r, 80) ? 2 : 30, rng_int(&r, 0, rng_chance(&r, 10) ? 3000 : 40),
                   vectors ? 8 * rng_int(&r, 0, 40) : rng_int(&r, 0, 70), rng_chance(&r, 60) ? (int32_t)rng_int(&r, 1, 9) : 0);
         if (rng_chance(&r, 3)) c.f.snapshot = c.b.snapshot = NULL, c.snapshot = NULL;
         c.f.snapshot = c.b.snapshot = c.snapshot;
         for (int64_t row = 0; row < c.rows; row++) /* rows that nobody owns hold NaN, to show if they are read into anything */
-            for (int64_t j = 0; j < 2 * c.width && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
+            for (int64_t j = 0; j < c.f.input.cols && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
         remember_all(mark);
         mirror_up(mark);
         const tegroup_activation_desc f = forward_on_device(c.f);
@@ -212,12 +219,12 @@ UTEST(moe_gpu, swiglu) {
 }
 
 /* A snapshot of thousands of groups, one that is none, and one whose numbers lead outside. */
-UTEST(moe_gpu, swiglu_and_odd_snapshots) {
+UTEST(moe_gpu, activations_and_odd_snapshots) {
     rng r = rng_seed(5002);
     for (int64_t i = scaled(40) * 3; i > 0; i--) {
         void *mark = guards_mark();
         gate_case c;
-        gate_make(&c, &r, 1, dtypes[i % 3], dtypes[i % 3], 0, 2, 100, 16, (int32_t)(rng_chance(&r, 10) ? 4096 : rng_int(&r, 1, 300)));
+        gate_make(&c, &r, 1, activations[rng_int(&r, 0, ACTIVATIONS - 1)], dtypes[i % 3], dtypes[i % 3], 0, 2, 100, 16, (int32_t)(rng_chance(&r, 10) ? 4096 : rng_int(&r, 1, 300)));
         c.f.snapshot = c.b.snapshot = c.snapshot;
         tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)c.snapshot;
         tegroup_snapshot_view v = tegroup_snapshot_read(c.snapshot);
@@ -239,6 +246,50 @@ UTEST(moe_gpu, swiglu_and_odd_snapshots) {
         if (i % 3 == 0) ASSERT_STREQ("", gate_check(&c, mark));
         else if (i % 3 == 1) ASSERT_EQ(0, disturbed(mark));
         else ASSERT_EQ(0, guards_changed());
+        guards_release(mark);
+    }
+}
+
+/* What an epilogue will do: the two functions of one pair, the kind chosen at run time, by other threads in another order. */
+static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegroup_activation_backward_desc b, uint16_t *out, uint16_t *grad) {
+    const int64_t width = f.output.cols, cols = f.input.cols, i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, row = i / width, j = i % width;
+    const int gated = cols != width;
+    if (i >= f.output.rows * width) return;
+    const int64_t g = row * cols + (f.interleaved ? 2 * j : j), u = f.interleaved ? g + 1 : gated ? g + width : g;
+    const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
+    const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
+    float grad_gate, grad_up;
+    tegroup_impl_activation_grad_f32(f.activation, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
+    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, alpha, limit, gate, up));
+    grad[g] = tegroup_impl_bf16_of_f32(grad_gate);
+    if (gated) grad[u] = tegroup_impl_bf16_of_f32(grad_up);
+}
+
+UTEST(moe_gpu, activations_inside_another_kernel) {
+    enum { ROWS = 200, WIDTH = 264 };
+    rng r = rng_seed(5012);
+    for (int kind = 0; kind < 2 * ACTIVATIONS; kind++) {
+        void *mark = guards_mark();
+        gate_case c;
+        gate_make(&c, &r, 1, activations[kind % ACTIVATIONS], TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, kind / ACTIVATIONS, kind % 3 ? 2 : 12, ROWS, WIDTH, 0);
+        tegroup_matrix *all[] = {&c.f.input, &c.f.output, &c.b.grad_output};
+        for (tegroup_matrix *m : all) { m->ld = 0; m->data = guarded((size_t)(m->rows * m->cols) * 2); for (int64_t i = 0; i < m->rows * m->cols; i++) store(m->dtype, m->data, i, 3 * rng_normal(&r)); }
+        c.b.input = c.b.grad_input = c.f.input;
+        c.b.grad_input.data = guarded((size_t)(ROWS * c.f.input.cols) * 2);
+        c.f.row_scale = c.b.row_scale = filled(&r, 0, TEGROUP_DTYPE_F32, ROWS, 1, 1);
+        c.f.row_scale.ld = c.b.row_scale.ld = 0;
+        uint16_t *out = (uint16_t *)guarded(ROWS * WIDTH * 2), *grad = (uint16_t *)guarded((size_t)(ROWS * c.f.input.cols) * 2);
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        pair_by_pair<<<(ROWS * WIDTH + 63) / 64, 64>>>(f, b, (uint16_t *)device_of(out), (uint16_t *)device_of(grad));
+        MUST(cudaGetLastError());
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        ASSERT_EQ(0, memcmp(out, c.f.output.data, ROWS * WIDTH * 2));
+        ASSERT_EQ(0, memcmp(grad, c.b.grad_input.data, (size_t)(ROWS * c.f.input.cols) * 2));
         guards_release(mark);
     }
 }

@@ -1,7 +1,7 @@
-/* Router, permutation, combine and SwiGLU with their gradients: against references in FP64, against finite differences
+/* Router, permutation, combine and activations with their gradients: against references in FP64, against finite differences
  * in FP64, and against what the descriptors promise to leave alone. */
 #define TEGROUP_IMPLEMENTATION
-#include "support.h"
+#include "activations.h"
 #include "utest.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
@@ -45,7 +45,7 @@ static int64_t disturbed(void *mark) {
 }
 
 /* Largest error / bound seen, by what was tested. */
-static double worst_router, worst_router_grad, worst_permute, worst_activation;
+static double worst_router, worst_router_grad, worst_permute;
 static int within(double got, double want, double bound, double *worst) {
     double ratio = got == want ? 0 : fabs(got - want) / bound;
     if (!(ratio <= 1)) fprintf(stderr, "got %.17g, want %.17g, bound %g\n", got, want, bound);
@@ -479,13 +479,13 @@ UTEST(moe, maps_that_lie_are_refused) {
     }
 }
 
-/* ---- SwiGLU ---------------------------------------------------------------------------------------------------------------- */
+/* ---- activations -------------------------------------------------------------------------------------------------------------- */
 
-typedef struct gate_case { tegroup_activation_desc f; tegroup_activation_backward_desc b; const void *snapshot; int64_t rows, width; } gate_case;
+typedef struct gate_case { tegroup_activation_desc f; tegroup_activation_backward_desc b; const void *snapshot; int64_t rows, width; int kind; } gate_case;
 
-static void gate_make(gate_case *c, rng *r, tegroup_dtype dtype, tegroup_dtype scalars, double size) {
+static void gate_make(gate_case *c, rng *r, int kind, tegroup_dtype dtype, tegroup_dtype scalars, double size) {
     tegroup_layout layout;
-    c->width = rng_int(r, 0, 24);
+    c->width = rng_chance(r, 5) ? rng_int(r, 250, 600) : rng_int(r, 0, 24);
     c->snapshot = NULL;
     c->rows = rng_int(r, 0, 20);
     if (rng_chance(r, 60)) { /* only the rows of some groups, in any order and with gaps */
@@ -499,17 +499,25 @@ static void gate_make(gate_case *c, rng *r, tegroup_dtype dtype, tegroup_dtype s
     }
     memset(&c->f, 0, sizeof c->f);
     memset(&c->b, 0, sizeof c->b);
+    c->kind = kind;
     c->f.struct_size = sizeof c->f;
     c->b.struct_size = sizeof c->b;
     c->f.space = c->b.space = TEGROUP_SPACE_HOST;
-    c->f.activation = c->b.activation = TEGROUP_ACTIVATION_SWIGLU;
-    c->f.interleaved = c->b.interleaved = (int32_t)rng_int(r, 0, 1);
+    c->f.activation = c->b.activation = activations[kind];
+    if (is_gated(activations[kind])) c->f.interleaved = c->b.interleaved = (int32_t)rng_int(r, 0, 1);
+    if (activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+        if (rng_chance(r, 50)) c->f.alpha = c->b.alpha = rng_chance(r, 50) ? 1 : 0.8125;
+        if (rng_chance(r, 70)) c->f.limit = c->b.limit = rng_chance(r, 20) ? (double)INFINITY : rng_chance(r, 50) ? 1.5 : 0.5;
+    }
     c->f.snapshot = c->b.snapshot = c->snapshot;
-    c->f.input = c->b.input = filled(r, dtype, c->rows, 2 * c->width, size);
+    int64_t cols = is_gated(activations[kind]) ? 2 * c->width : c->width;
+    c->f.input = c->b.input = filled(r, dtype, c->rows, cols, size);
+    const double kinks[] = {0, -0.0, 0.5, -0.5, 1.5, -1.5, 7, -7};
+    for (int64_t i = rng_int(r, 0, c->rows * cols / 4); i > 0; i--) set(&c->f.input, rng_int(r, 0, c->rows - 1), rng_int(r, 0, cols - 1), kinks[rng_int(r, 0, 7)]);
     if (rng_chance(r, 50)) c->f.row_scale = c->b.row_scale = filled(r, scalars, c->rows, 1, 1);
     c->f.output = matrix(r, dtype, c->rows, c->width);
     c->b.grad_output = filled(r, dtype, c->rows, c->width, 1);
-    c->b.grad_input = matrix(r, dtype, c->rows, 2 * c->width);
+    c->b.grad_input = matrix(r, dtype, c->rows, cols);
     if (rng_chance(r, 70)) c->b.grad_row_scale = matrix(r, scalars, c->rows, 1);
 }
 static int owned(const gate_case *c, int64_t row) {
@@ -520,38 +528,40 @@ static int owned(const gate_case *c, int64_t row) {
 static int64_t gate_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j : j; }
 static int64_t up_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j + 1 : c->width + j; }
 
-UTEST(moe, swiglu) {
+UTEST(moe, activations) {
     rng r = rng_seed(4009);
     int64_t untouched = 0;
-    for (int64_t i = scaled(600); i > 0; i--) {
+    double worst[ACTIVATIONS] = {0};
+    for (int64_t i = scaled(200) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-        double u = unit_roundoff(scalars);
+        arithmetic with = arithmetic_of(dtype, 0);
         gate_case c;
-        gate_make(&c, &r, dtype, scalars, rng_chance(&r, 80) ? 2 : 12);
+        gate_make(&c, &r, (int)(i % ACTIVATIONS), dtype, scalars, rng_chance(&r, 80) ? 2 : 12);
+        double *off = &worst[c.kind];
+        int gated = is_gated(c.f.activation);
         /* rows that nobody owns hold NaN, to show if they are read into anything */
         for (int64_t row = 0; row < c.rows; row++)
-            for (int64_t j = 0; j < 2 * c.width && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
+            for (int64_t j = 0; j < c.f.input.cols && !owned(&c, row); j++) set(&c.f.input, row, j, NAN);
         remember_all(mark);
         ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
         ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
         for (int64_t row = 0; row < c.rows; row++) {
-            double sum = 0, sum_size = 0;
+            double sum = 0, sum_size = 0, sum_bound = 0;
             if (!owned(&c, row)) { untouched++; continue; }
             double scale = c.f.row_scale.dtype != TEGROUP_DTYPE_UNSET ? at(&c.f.row_scale, row, 0) : 1;
             for (int64_t j = 0; j < c.width; j++) {
-                double g = at(&c.f.input, row, gate_col(&c, j)), x = at(&c.f.input, row, up_col(&c, j)), dy = at(&c.b.grad_output, row, j);
-                double s = 1 / (1 + exp(-g)), silu = g * s, slope = s * (1 + g * (1 - s));
-                double want = scale * silu * x, want_gate = scale * dy * x * slope, want_up = scale * dy * silu;
-                double slope_size = s * (1 + fabs(g) * (1 - s)) + fabs(g) * s; /* 1 - s errs by u, not by u (1 - s) */
-                ASSERT_TRUE(within(at(&c.f.output, row, j), want, 10 * u * fabs(want) + stored(dtype, want), &worst_activation));
-                ASSERT_TRUE(within(at(&c.b.grad_input, row, gate_col(&c, j)), want_gate, 12 * u * fabs(scale * dy * x) * slope_size + stored(dtype, want_gate), &worst_activation));
-                ASSERT_TRUE(within(at(&c.b.grad_input, row, up_col(&c, j)), want_up, 10 * u * fabs(want_up) + stored(dtype, want_up), &worst_activation));
-                sum += dy * silu * x;
-                sum_size += fabs(dy * silu * x);
+                activation_expected e = activation_expect(c.f.activation, c.f.alpha, c.f.limit, with, at(&c.f.input, row, gate_col(&c, j)),
+                                                          gated ? at(&c.f.input, row, up_col(&c, j)) : 1, scale, at(&c.b.grad_output, row, j));
+                ASSERT_TRUE(within(at(&c.f.output, row, j), e.out.want, e.out.bound + stored(dtype, e.out.want), off));
+                ASSERT_TRUE(within(at(&c.b.grad_input, row, gate_col(&c, j)), e.grad_gate.want, e.grad_gate.bound + stored(dtype, e.grad_gate.want), off));
+                if (gated) ASSERT_TRUE(within(at(&c.b.grad_input, row, up_col(&c, j)), e.grad_up.want, e.grad_up.bound + stored(dtype, e.grad_up.want), off));
+                sum += e.term.want;
+                sum_size += fabs(e.term.want);
+                sum_bound += e.term.bound;
             }
             if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) {
-                ASSERT_TRUE(within(at(&c.b.grad_row_scale, row, 0), sum, (double)(c.width + 10) * u * sum_size + 1e-300, &worst_activation));
+                ASSERT_TRUE(within(at(&c.b.grad_row_scale, row, 0), sum, sum_bound + (double)(c.width + 2) * with.u * sum_size + 1e-300, off));
                 may_change_row(&c.b.grad_row_scale, row);
             }
             may_change_row(&c.f.output, row);
@@ -561,27 +571,30 @@ UTEST(moe, swiglu) {
         guards_release(mark);
     }
     ASSERT_GT(untouched, 0);
-    printf("SwiGLU: error/bound at most %.3f\n", worst_activation);
+    printf("activations, error/bound at most:");
+    for (int kind = 0; kind < ACTIVATIONS; kind++) printf(" %s %.3f", activation_names[kind], worst[kind]);
+    printf("\n");
 }
 
 /* grad_input may be input; and halves or interleaved, the same numbers come out. */
-UTEST(moe, swiglu_in_place_and_either_arrangement) {
+UTEST(moe, activations_in_place_and_either_arrangement) {
     rng r = rng_seed(4010);
-    for (int64_t i = scaled(200); i > 0; i--) {
+    for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
         gate_case c, other;
-        gate_make(&c, &r, dtype, scalars, 2);
+        gate_make(&c, &r, (int)(i % ACTIVATIONS), dtype, scalars, 2);
+        int gated = is_gated(c.f.activation);
         ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
         ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
         other = c;
-        other.f.interleaved = other.b.interleaved = !c.f.interleaved;
-        other.f.input = other.b.input = matrix(&r, dtype, c.rows, 2 * c.width);
+        if (gated) other.f.interleaved = other.b.interleaved = !c.f.interleaved;
+        other.f.input = other.b.input = matrix(&r, dtype, c.rows, c.f.input.cols);
         other.f.output = matrix(&r, dtype, c.rows, c.width);
         for (int64_t row = 0; row < c.rows; row++)
             for (int64_t j = 0; j < c.width; j++) {
                 set(&other.f.input, row, gate_col(&other, j), at(&c.f.input, row, gate_col(&c, j)));
-                set(&other.f.input, row, up_col(&other, j), at(&c.f.input, row, up_col(&c, j)));
+                if (gated) set(&other.f.input, row, up_col(&other, j), at(&c.f.input, row, up_col(&c, j)));
             }
         ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
         other.b.grad_input = other.b.input;
@@ -592,7 +605,7 @@ UTEST(moe, swiglu_in_place_and_either_arrangement) {
             for (int64_t j = 0; j < c.width; j++) {
                 ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
                 ASSERT_EQ(at(&c.b.grad_input, row, gate_col(&c, j)), at(&other.b.grad_input, row, gate_col(&other, j)));
-                ASSERT_EQ(at(&c.b.grad_input, row, up_col(&c, j)), at(&other.b.grad_input, row, up_col(&other, j)));
+                if (gated) ASSERT_EQ(at(&c.b.grad_input, row, up_col(&c, j)), at(&other.b.grad_input, row, up_col(&other, j)));
             }
             if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
         }
@@ -601,22 +614,28 @@ UTEST(moe, swiglu_in_place_and_either_arrangement) {
     }
 }
 
-UTEST(moe, swiglu_gradient_by_finite_differences) {
+/* Differences across a kink mean nothing: of the gate at 0 and at the limit, of up at the limits. */
+static int near_kink(const gate_case *c, double x) {
+    double limit = c->f.limit != 0 ? c->f.limit : 7;
+    return fabs(x) < 1e-4 || fabs(fabs(x) - limit) < 1e-4;
+}
+
+UTEST(moe, activation_gradients_by_finite_differences) {
     rng r = rng_seed(4011);
-    double worst = 0;
-    for (int64_t i = scaled(60); i > 0; i--) {
+    double worst[ACTIVATIONS] = {0};
+    for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         gate_case c;
-        gate_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 2);
+        gate_make(&c, &r, (int)(i % ACTIVATIONS), TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 2);
         ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
         ASSERT_EQ(tegroup_activation_backward(&c.b, NULL, NULL), TEGROUP_OK);
         for (int probe = 0; probe < 20 && c.rows > 0 && c.width > 0; probe++) {
-            int64_t row = rng_int(&r, 0, c.rows - 1), col = rng_int(&r, 0, 2 * c.width - 1);
+            int64_t row = rng_int(&r, 0, c.rows - 1), col = rng_int(&r, 0, c.f.input.cols - 1);
             int scales = c.f.row_scale.dtype != TEGROUP_DTYPE_UNSET && c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET && rng_chance(&r, 30);
             tegroup_matrix *input = scales ? &c.f.row_scale : &c.f.input;
             if (scales) col = 0;
-            if (!owned(&c, row)) continue;
             double x = at(input, row, col), value[2], step = 1e-5;
+            if (!owned(&c, row) || (!scales && near_kink(&c, x))) continue;
             for (int side = 0; side < 2; side++) {
                 set(input, row, col, side ? x + step : x - step);
                 ASSERT_EQ(tegroup_activation_forward(&c.f, NULL, NULL), TEGROUP_OK);
@@ -626,13 +645,67 @@ UTEST(moe, swiglu_gradient_by_finite_differences) {
             set(input, row, col, x);
             double numeric = (value[1] - value[0]) / (2 * step), analytic = scales ? at(&c.b.grad_row_scale, row, 0) : at(&c.b.grad_input, row, col);
             double error = fabs(numeric - analytic) / (fabs(analytic) + 1e-1);
-            if (error > worst) worst = error;
+            if (error > worst[c.kind]) worst[c.kind] = error;
             ASSERT_LT(error, 1e-6);
         }
         guards_release(mark);
     }
-    printf("SwiGLU gradient against differences: %.1e\n", worst);
-    ASSERT_GT(worst, 0);
+    printf("gradients against differences, at most:");
+    for (int kind = 0; kind < ACTIVATIONS; kind++) {
+        printf(" %s %.1e", activation_names[kind], worst[kind]);
+        ASSERT_GT(worst[kind], 0);
+    }
+    printf("\n");
+}
+
+/* A NaN shows in the output; infinities and numbers as large as a type has give what they should. */
+UTEST(moe, activations_of_extremes) {
+    const float huge[] = {3e38f, 1e20f, 1e5f, 200, 20};
+    for (int kind = 0; kind < ACTIVATIONS; kind++)
+        for (int interleaved = 0; interleaved <= is_gated(activations[kind]); interleaved++) {
+            float x[2], y, dx[2], dy = 1;
+            tegroup_activation_desc f;
+            tegroup_activation_backward_desc b;
+            memset(&f, 0, sizeof f);
+            memset(&b, 0, sizeof b);
+            f.struct_size = sizeof f;
+            b.struct_size = sizeof b;
+            f.space = b.space = TEGROUP_SPACE_HOST;
+            f.activation = b.activation = activations[kind];
+            f.interleaved = b.interleaved = interleaved;
+            f.input.data = x;
+            f.input.rows = 1;
+            f.input.cols = 1 + is_gated(activations[kind]);
+            f.input.dtype = TEGROUP_DTYPE_F32;
+            f.output = f.input;
+            f.output.cols = 1;
+            f.output.data = &y;
+            b.input = b.grad_input = f.input;
+            b.grad_input.data = dx;
+            b.grad_output = f.output;
+            b.grad_output.data = &dy;
+            for (int which = 0; which < (int)f.input.cols; which++) {
+                x[0] = x[1] = 1;
+                x[which] = NAN;
+                ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
+                ASSERT_TRUE(isnan(y));
+            }
+            for (int i = 0; i < (int)(sizeof huge / sizeof *huge); i++) {
+                int clamps = activations[kind] == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, squares = activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED;
+                x[1] = 1;
+                x[0] = huge[i];
+                ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
+                ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
+                if (clamps) ASSERT_LT(fabs(y - 14 / (1 + exp(-1.702 * 7))), 1e-5);
+                else ASSERT_EQ(y, squares ? x[0] * x[0] : x[0]);
+                ASSERT_EQ(dx[0], clamps ? 0.0f : squares ? 2 * x[0] : 1.0f);
+                x[0] = -huge[i];
+                ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
+                ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
+                ASSERT_LT(fabsf(y), 1e-6f);
+                ASSERT_LT(fabsf(dx[0]), 1e-6f);
+            }
+        }
 }
 
 UTEST_MAIN()

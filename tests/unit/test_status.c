@@ -910,11 +910,26 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
     BAD(call, snapshot_at(&snapshot)->magic--, CAPACITY, field, TEGROUP_SNAPSHOT_MAGIC, TEGROUP_SNAPSHOT_MAGIC - 1); \
     BAD(call, snapshot_at(&snapshot)->capacity_rows++, CAPACITY, field, ROWS, ROWS + 1)
 
+/* Parameters that the kind does not take, and input columns of kinds with and without an up. */
+#define ACTIVATION(call)                                                                                                                \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_GELU; a->interleaved = 1, VALUE, "interleaved", 0, 1);                                 \
+    BAD(call, a->alpha = 1.702, VALUE, "alpha", 0, 1);                                                                                  \
+    BAD(call, a->limit = 7, VALUE, "limit", 0, 1);                                                                                      \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SILU; a->alpha = (double)NAN, VALUE, "alpha", 0, 1);                                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED; a->limit = -1, VALUE, "limit", 0, 1);                                    \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = -1, VALUE, "alpha", 0, -1);                                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)NAN, VALUE, "alpha", 0, -1);                        \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->alpha = (double)INFINITY, VALUE, "alpha", 0, -1);                   \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = -1, VALUE, "limit", 0, -1);                                 \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED; a->limit = (double)NAN, VALUE, "limit", 0, -1);                        \
+    BAD(call, a->activation = TEGROUP_ACTIVATION_RELU_SQUARED, SHAPE, "input.cols", N, 2 * N)
+
 UTEST(status, activation) {
     tegroup_activation_desc *a = &w.activation;
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)2, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 2);
+    BAD(activation, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
+    ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
     REQUIRED(activation, a->output, "output", FLOATS);
     MATRIX(activation, a->input, "input", FLOATS);
@@ -934,8 +949,9 @@ UTEST(status, activation) {
 UTEST(status, activation_backward) {
     tegroup_activation_backward_desc *a = &w.activation_backward;
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)2, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 2);
+    BAD(activation_backward, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
+    ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
     REQUIRED(activation_backward, a->grad_output, "grad_output", FLOATS);
     REQUIRED(activation_backward, a->grad_input, "grad_input", FLOATS);
