@@ -42,7 +42,7 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     (void)desc, (void)error;
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
 #endif
     default: break;
