@@ -507,6 +507,10 @@ typedef struct tegroup_gemm_desc {
     int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
                                           cuBLASLt's algorithm, and so its numerics_id, may follow it             */
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
+    int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
+                                             bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
+                                             CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
+                                             its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
     int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
@@ -2315,6 +2319,10 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
                       desc->expected_rows_max);
     TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
+    TEGROUP_IMPL_RULE(desc->data_alignment_bytes >= 0 && desc->data_alignment_bytes <= TEGROUP_ALIGNMENT
+                          && (desc->data_alignment_bytes & (desc->data_alignment_bytes - 1)) == 0,
+                      ERROR_VALUE, "data_alignment_bytes", "must be 0 or a power of two up to TEGROUP_ALIGNMENT",
+                      TEGROUP_ALIGNMENT, desc->data_alignment_bytes);
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
     TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
                       desc->stream_count);

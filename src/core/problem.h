@@ -45,6 +45,10 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
                       desc->expected_rows_max);
     TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
+    TEGROUP_IMPL_RULE(desc->data_alignment_bytes >= 0 && desc->data_alignment_bytes <= TEGROUP_ALIGNMENT
+                          && (desc->data_alignment_bytes & (desc->data_alignment_bytes - 1)) == 0,
+                      ERROR_VALUE, "data_alignment_bytes", "must be 0 or a power of two up to TEGROUP_ALIGNMENT",
+                      TEGROUP_ALIGNMENT, desc->data_alignment_bytes);
     TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
     TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
                       desc->stream_count);

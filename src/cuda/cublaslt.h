@@ -53,7 +53,7 @@ typedef struct tegroup_impl_lt_plan {
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
     int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
     int32_t has_unaligned;
-    int32_t alignment;    /* loop: bytes that addresses must be a multiple of for algorithms */
+    int32_t alignment;    /* bytes that addresses must be a multiple of for algorithms */
     int32_t stream_count; /* loop */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
@@ -162,6 +162,20 @@ static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc
     size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
     size.k = p->op == TEGROUP_OP_FORWARD ? p->k : p->op == TEGROUP_OP_DGRAD ? p->n : rows;
     return size;
+}
+
+/* The largest power of two, `most` at the most, that divides every distance between rows and between groups. */
+static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t most) {
+    const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
+    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
+                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
+                        | tegroup_impl_stride_bytes(&desc->d);
+    int32_t alignment = most;
+    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
+    for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
+    if (packed) return (int32_t)tegroup_impl_min(a, d);
+    while (all % alignment != 0) alignment /= 2;
+    return alignment;
 }
 
 /* What the library offers, fastest first by its own estimate. Returns how many. */

@@ -27,6 +27,16 @@ static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegr
     return &plan->workspace.items[TEGROUP_SETUP_COUNT + (separate ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
+/* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
+ * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list are seen by the
+ * set-up kernel only, which looks for 16 bytes. */
+static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    int64_t most = desc->data_alignment_bytes;
+    for (int i = 0; i < 4; i++)
+        if (p->pointers_space[i] != TEGROUP_SPACE_UNSET) most = 16;
+    return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
@@ -38,38 +48,44 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     int code = 0;
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
+    lt.alignment = tegroup_impl_lt_grouped_alignment(desc, &plan->problem);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
                       "cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
-                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, 16, &usual, lt.algorithms,
-                                          TEGROUP_TUNE_CANDIDATES, &code);
+                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, lt.alignment, &usual,
+                                          lt.algorithms, TEGROUP_TUNE_CANDIDATES, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
 }
 
-/* Addresses by columns are what cuBLASLt was told; those of lists are seen by the set-up kernel only. */
+/* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
 static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                             tegroup_error *error) {
+                                                             int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
-                      "must be 16-byte aligned for cuBLASLt's grouped matmul", 16, (uintptr_t)t->data % 16);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for cuBLASLt's grouped matmul",
-                      16, tegroup_impl_stride_bytes(t));
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
+                      "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
+                      "data_alignment_bytes",
+                      alignment, (uintptr_t)t->data % (uintptr_t)alignment);
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
+                      tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                           tegroup_error *error) {
+    const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
     TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, error));
-    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,

@@ -20,20 +20,6 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     return code;
 }
 
-/* The largest power of two, 16 at the most, that divides every distance between rows and between groups. */
-static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t a = tegroup_impl_bits(p->a) / 8, d = tegroup_impl_bits(p->d) / 8;
-    const int64_t all = p->lda * a | p->ldb * a | p->ldc * d | p->ldd * d | tegroup_impl_stride_bytes(&desc->a)
-                        | tegroup_impl_stride_bytes(&desc->b) | tegroup_impl_stride_bytes(&desc->c)
-                        | tegroup_impl_stride_bytes(&desc->d);
-    int32_t alignment = 16;
-    int packed = !p->lda || !p->ldb || !p->ldd || (p->c && !p->ldc); /* groups of any width, one after another */
-    for (int i = 0; i < 4; i++) packed |= p->has_elements[i];
-    if (packed) return (int32_t)tegroup_impl_min(a, d);
-    while (all % alignment != 0) alignment /= 2;
-    return alignment;
-}
-
 /* Scalars that live in device memory, as floats in the workspace. */
 static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, const tegroup_scalars beta, float one,
                                                    float zero, int32_t groups, float *alphas, float *betas) {
@@ -63,7 +49,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
     lt.stream_count = desc->stream_count;
-    lt.alignment = tegroup_impl_lt_alignment(desc, p);
+    lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
     if (p->groups > 0 && !tegroup_impl_termless(desc)) {
         int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);

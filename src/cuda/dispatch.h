@@ -51,7 +51,7 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(desc, error);
 #endif
 #if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
 #endif
     default: break;

@@ -208,9 +208,9 @@ typedef struct tegroup_impl_permutation_call {
     int64_t slots, run, runs;
 } tegroup_impl_permutation_call;
 
-/* A warp's counters for the experts, [groups], in shared memory. */
-static __device__ __forceinline__ uint32_t *tegroup_impl_permutation_counters(int32_t groups) {
-    extern __shared__ uint32_t tegroup_impl_permutation_shared[];
+/* A warp's numbers for the experts, [groups], in shared memory. */
+static __device__ __forceinline__ unsigned long long *tegroup_impl_permutation_numbers(int32_t groups) {
+    extern __shared__ unsigned long long tegroup_impl_permutation_shared[];
     return tegroup_impl_permutation_shared + (int64_t)(threadIdx.x / 32) * groups;
 }
 
@@ -219,31 +219,43 @@ static __device__ __forceinline__ int64_t tegroup_impl_slot_at(const tegroup_mat
     return m.ld == m.cols ? slot : slot / m.cols * m.ld + slot % m.cols;
 }
 
-/* The expert of a slot, -1 for none. */
-static __device__ __forceinline__ int32_t tegroup_impl_slot_expert(const tegroup_impl_permutation_call &call,
-                                                                   int64_t slot) {
+/* The experts of a lane's slots, 32 apart from `first` on, -1 for none: all loads are under way before one is waited for. */
+enum { TEGROUP_IMPL_PERMUTATION_BATCH = 8 };
+static __device__ __forceinline__ void tegroup_impl_slot_experts(const tegroup_impl_permutation_call &call,
+                                                                 int64_t first, int64_t last,
+                                                                 int32_t (&expert)[TEGROUP_IMPL_PERMUTATION_BATCH]) {
     const tegroup_matrix &m = call.desc.indices;
-    const int32_t e = ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)];
-    return e >= 0 && e < call.desc.shape.groups ? e : -1;
+#pragma unroll
+    for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+        const int64_t slot = first + 32 * b;
+        expert[b] = slot < last ? ((const int32_t *)m.data)[tegroup_impl_slot_at(m, slot)] : -1;
+    }
+#pragma unroll
+    for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
+        if (expert[b] < 0 || expert[b] >= call.desc.shape.groups) expert[b] = -1;
 }
 
 static __global__ void __launch_bounds__(256)
     tegroup_impl_permutation_count_kernel(const __grid_constant__ tegroup_impl_permutation_call call) {
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
-    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    unsigned long long *counts = tegroup_impl_permutation_numbers(groups);
     for (int64_t row = thread; row < call.desc.shape.rows; row += threads)
         ((int64_t *)call.desc.slot_of_row.data)[row] = -1;
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
-        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        for (int32_t g = lane; g < groups; g += 32) counts[g] = 0;
         __syncwarp();
-        for (int64_t slot = run * call.run + lane; slot < last; slot += 32) {
-            const int32_t e = tegroup_impl_slot_expert(call, slot);
-            if (e >= 0) atomicAdd(&counters[e], 1u);
+        for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
+            int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
+            tegroup_impl_slot_experts(call, base + lane, last, expert);
+#pragma unroll
+            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++)
+                if (expert[b] >= 0) atomicAdd((uint32_t *)&counts[expert[b]], 1u); /* the lower half: a run is short */
         }
         __syncwarp();
-        for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = counters[g];
+        for (int32_t g = lane; g < groups; g += 32) call.before[run * groups + g] = (int64_t)counts[g];
+        __syncwarp();
     }
 }
 
@@ -282,40 +294,55 @@ static __global__ void __launch_bounds__(256)
     const tegroup_snapshot_header *header = call.view.header;
     const bool prepared =
         header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == groups && header->capacity_rows <= capacity;
-    uint32_t *counters = tegroup_impl_permutation_counters(groups);
+    /* the row that the next slot of each expert gets, as long as it is one of the expert's */
+    unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
         const int64_t last = tegroup_impl_min(call.slots, (run + 1) * call.run);
-        for (int32_t g = lane; g < groups; g += 32) counters[g] = 0;
+        for (int32_t g = lane; g < groups; g += 32)
+            next[g] = prepared
+                          ? (unsigned long long)call.view.start[g] + (unsigned long long)call.before[run * groups + g]
+                          : 0;
         __syncwarp();
-        for (int64_t base = run * call.run; base < last; base += 32) {
-            const int64_t slot = base + lane;
-            const int32_t e = slot < last && prepared ? tegroup_impl_slot_expert(call, slot) : -1;
-            const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
-            const uint32_t taken = e >= 0 ? counters[e] : 0;
-            int64_t to = -1;
-            __syncwarp();
-            if (e >= 0) {
-                const int64_t rank = call.before[run * groups + e] + taken + __popc(lower);
-                if (lower == 0) counters[e] = taken + (uint32_t)__popc(same);
-                if (rank < call.view.rows[e]) to = call.view.start[e] + rank;
-                if (to < 0 || to >= capacity) to = -1;
+        for (int64_t base = run * call.run; base < last; base += 32 * TEGROUP_IMPL_PERMUTATION_BATCH) {
+            int32_t expert[TEGROUP_IMPL_PERMUTATION_BATCH];
+            unsigned long long start[TEGROUP_IMPL_PERMUTATION_BATCH];
+            int64_t rows[TEGROUP_IMPL_PERMUTATION_BATCH];
+            tegroup_impl_slot_experts(call, base + lane, last, expert);
+#pragma unroll
+            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+                if (!prepared) expert[b] = -1;
+                start[b] = expert[b] >= 0 ? (unsigned long long)call.view.start[expert[b]] : 0;
+                rows[b] = expert[b] >= 0 ? call.view.rows[expert[b]] : 0;
             }
-            __syncwarp();
-            if (slot < last) {
-                const tegroup_matrix &m = call.desc.row_of_slot;
-                ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
-                if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+#pragma unroll
+            for (int b = 0; b < TEGROUP_IMPL_PERMUTATION_BATCH; b++) {
+                const int32_t e = expert[b];
+                const int64_t slot = base + 32 * b + lane;
+                const uint32_t same = __match_any_sync(0xffffffffu, e), lower = same & ((1u << lane) - 1);
+                const unsigned long long first = e >= 0 ? next[e] : 0, row = first + (unsigned)__popc(lower);
+                int64_t to = -1;
+                __syncwarp();
+                if (e >= 0 && lower == 0) next[e] = first + (unsigned)__popc(same);
+                __syncwarp();
+                if (e >= 0 && (int64_t)(row - start[b]) < rows[b]) to = (int64_t)row;
+                if (to < 0 || to >= capacity) to = -1;
+                if (slot < last) {
+                    const tegroup_matrix &m = call.desc.row_of_slot;
+                    ((int64_t *)m.data)[tegroup_impl_slot_at(m, slot)] = to;
+                    if (to >= 0) ((int64_t *)call.desc.slot_of_row.data)[to] = slot;
+                }
             }
         }
+        __syncwarp();
     }
 }
 
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int32_t groups = desc->shape.groups;
-    const int64_t counters_bytes = 4 * tegroup_impl_max(1, groups);
-    const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / counters_bytes, 1, 8);
-    const size_t shared = (size_t)(warps * counters_bytes);
+    const int64_t numbers_bytes = 8 * tegroup_impl_max(1, groups);
+    const int32_t warps = (int32_t)tegroup_impl_clamp(48 * 1024 / numbers_bytes, 1, 8);
+    const size_t shared = (size_t)(warps * numbers_bytes);
     tegroup_impl_permutation_call call;
     unsigned blocks, fill;
     cudaError_t code;

@@ -1,18 +1,57 @@
 /* ---- Router kernels ---- */
 
-/* A token's experts, in quads, are spread over a few lanes of a warp: quad q belongs to lane q % LANES, which keeps the
- * largest probability of each of its quads in a register. To choose, the lanes agree on the largest of all, and only the lane
- * that has it looks into the quad, which lies in shared memory. */
-enum { TEGROUP_IMPL_ROUTER_SHARED = 48 * 1024, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
+/* A warp takes a batch of tokens. LANES lanes work out a token's softmax in registers, quad q of its experts in those of lane
+ * q % LANES, TURNS tokens one after another. To choose, each lane takes one token for itself and asks no other lane: the
+ * token's probabilities lie in shared memory, above them the largest of each four, and so on up, so that the best expert is
+ * found on the way down this tree, and only the nodes on that way change when it is taken out. */
+enum { TEGROUP_IMPL_ROUTER_WARPS = 8, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024, TEGROUP_IMPL_ROUTER_LEVELS = 6 };
 
-template <typename REAL> struct tegroup_impl_quad { REAL x[4]; };
+/* The tree's levels in shared memory, over so many leaf quads; at most eight nodes above them are the root's, in registers. */
+static constexpr __host__ __device__ int tegroup_impl_router_levels(int quads) {
+    return quads <= 8 ? 1 : 1 + tegroup_impl_router_levels((quads + 3) / 4);
+}
+static constexpr __host__ __device__ int tegroup_impl_router_root(int quads) {
+    return quads <= 8 ? quads : tegroup_impl_router_root((quads + 3) / 4);
+}
+
+template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
+
+static __device__ __forceinline__ float tegroup_impl_larger(float a, float b) { return fmaxf(a, b); }
+static __device__ __forceinline__ double tegroup_impl_larger(double a, double b) { return fmax(a, b); }
+
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_quad<REAL> &v) {
+    return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
+}
+
+/* A whole quad from shared memory: what is read in parts is read in several steps. */
+static __device__ __forceinline__ tegroup_impl_quad<float> tegroup_impl_quad_at(const float *from) {
+    const float4 x = *(const float4 *)(const void *)from;
+    const tegroup_impl_quad<float> v = {{x.x, x.y, x.z, x.w}};
+    return v;
+}
+static __device__ __forceinline__ tegroup_impl_quad<double> tegroup_impl_quad_at(const double *from) {
+    return *(const tegroup_impl_quad<double> *)(const void *)from;
+}
+
+/* The first of those that equal the largest. */
+template <typename REAL>
+static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_impl_quad<REAL> &v, REAL largest) {
+    int32_t at = 3;
+    if (v.x[2] == largest) at = 2;
+    if (v.x[1] == largest) at = 1;
+    if (v.x[0] == largest) at = 0;
+    return at;
+}
+
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_quad_sum(const tegroup_impl_quad<REAL> &v) {
+    return (v.x[0] + v.x[1]) + (v.x[2] + v.x[3]);
+}
 
 template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegroup_impl_lanes_max(REAL x) {
 #pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) {
-        const REAL other = __shfl_xor_sync(0xffffffffu, x, step);
-        x = other > x ? other : x;
-    }
+    for (int step = LANES / 2; step > 0; step /= 2) x = tegroup_impl_larger(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
@@ -22,70 +61,47 @@ template <typename REAL, int LANES> static __device__ __forceinline__ REAL tegro
     return x;
 }
 
-static __device__ __forceinline__ float tegroup_impl_exp(float x) { return tegroup_impl_exp_f32(x); }
-static __device__ __forceinline__ double tegroup_impl_exp(double x) { return tegroup_impl_exp_f64(x); }
+/* e^x for the softmax, x at most 0, off by at most (1.5 |x| + 9) 2^-24 of it. The hardware's power of two flushes what is below
+ * 2^-126, so it is asked for the square root. */
+static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
+    float root;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(__fmul_rn(x, 0.7213475204444817f)));
+    return __fmul_rn(root, root);
+}
+static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
+
+/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal. */
+static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    const float q = __fmul_rn(x, r);
+    return __fmaf_rn(__fmaf_rn(-q, y, x), r, q);
+}
+static __device__ __forceinline__ double tegroup_impl_quotient(double x, double y) { return x / y; }
+
+/* As tegroup_impl_choice_grad_f32, with quotients that cost no branch. */
 static __device__ __forceinline__ float tegroup_impl_choice_grad(float g, float dot, float chosen, int32_t normalize) {
-    return tegroup_impl_choice_grad_f32(g, dot, chosen, normalize);
+    return normalize ? tegroup_impl_quotient(g - tegroup_impl_quotient(dot, chosen), chosen) : g;
 }
 static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, double dot, double chosen,
                                                                   int32_t normalize) {
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* Four elements of a row from element e; past `count` the value `rest`. quads: rows allow loads of four elements. */
-template <typename REAL>
-static __device__ __forceinline__ tegroup_impl_quad<REAL> tegroup_impl_load_quad(const tegroup_matrix &m,
-                                                                                 const char *row, int32_t e,
-                                                                                 int32_t count, REAL rest, bool quads) {
-    tegroup_impl_quad<REAL> v;
-    if (quads && m.dtype == TEGROUP_DTYPE_F32) {
-        const float4 f = ((const float4 *)row)[e / 4];
-        v.x[0] = (REAL)f.x;
-        v.x[1] = (REAL)f.y;
-        v.x[2] = (REAL)f.z;
-        v.x[3] = (REAL)f.w;
-    } else if (quads && m.dtype != TEGROUP_DTYPE_F64) {
-        const uint2 h = ((const uint2 *)row)[e / 4];
-        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
-        v.x[0] = (REAL)tegroup_impl_low_half(h.x, bf16);
-        v.x[1] = (REAL)tegroup_impl_high_half(h.x, bf16);
-        v.x[2] = (REAL)tegroup_impl_low_half(h.y, bf16);
-        v.x[3] = (REAL)tegroup_impl_high_half(h.y, bf16);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) v.x[i] = e + i < count ? tegroup_impl_load_as(m.dtype, row, e + i, REAL()) : rest;
-    }
-    return v;
-}
-
-template <typename REAL>
-static __device__ __forceinline__ void tegroup_impl_store_quad(const tegroup_matrix &m, char *row, int32_t e,
-                                                               int32_t count, const tegroup_impl_quad<REAL> &v,
-                                                               bool quads) {
-    if (quads && m.dtype == TEGROUP_DTYPE_F32) {
-        ((float4 *)row)[e / 4] = make_float4((float)v.x[0], (float)v.x[1], (float)v.x[2], (float)v.x[3]);
-    } else if (quads && m.dtype != TEGROUP_DTYPE_F64 && sizeof(REAL) == 4) { /* a double is not to be rounded twice */
-        const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
-        ((uint2 *)row)[e / 4] = make_uint2(tegroup_impl_two_halves((float)v.x[0], (float)v.x[1], bf16),
-                                           tegroup_impl_two_halves((float)v.x[2], (float)v.x[3], bf16));
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (e + i < count) tegroup_impl_store_as(m.dtype, row, e + i, v.x[i]);
-    }
-}
-
-template <typename REAL>
-static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_quad<REAL> &v) {
-    const REAL low = v.x[0] > v.x[1] ? v.x[0] : v.x[1], high = v.x[2] > v.x[3] ? v.x[2] : v.x[3];
-    return low > high ? low : high;
-}
+/* How the rows of a matrix are read or written: element by element, or by four floats or halves at a time. */
+typedef enum tegroup_impl_router_access {
+    TEGROUP_IMPL_ROUTER_ELEMENTS,
+    TEGROUP_IMPL_ROUTER_FLOATS,
+    TEGROUP_IMPL_ROUTER_HALVES
+} tegroup_impl_router_access;
 
 /* What both router kernels are given besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;                       /* backward: see tegroup_impl_router_per_count                    */
-    int32_t in_quads, out_quads, histogram; /* histogram: assignments are counted a block at a time */
-    int32_t experts_room, k_room;           /* rounded up to quads                                  */
+    double per_count;                          /* backward: see tegroup_impl_router_per_count  */
+    tegroup_impl_router_access in, out;        /* of the matrices of [tokens, experts]         */
+    int32_t histogram;                         /* assignments are counted a block at a time    */
+    int32_t block_bytes, token_bytes;          /* shared memory of a block, and of each token  */
+    int32_t level[TEGROUP_IMPL_ROUTER_LEVELS]; /* where the tree's levels begin, leaves first */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -93,125 +109,283 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-template <typename REAL, int LANES, int QUADS>
-static __global__ void __launch_bounds__(256, sizeof(REAL) == 8 ? 1
-                                              : QUADS < 32      ? 4
-                                                                : 2)
+/* A warp's batch of tokens, and a lane's part of it. Tokens of one turn lie TURNS apart, and the memory of each is an odd
+ * number of quads long, so that neither lanes that share a token nor lanes that have one each meet in a bank. */
+template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
+    typedef tegroup_impl_quad<REAL> quad;
+    enum { tokens = 32 / LANES * TURNS };
+
+    int64_t first;
+    quad v[TURNS][QUADS];
+
+    static __device__ __forceinline__ int32_t part() { return (int32_t)threadIdx.x % LANES; }
+    static __device__ __forceinline__ int32_t quad_of(int j) { return j * LANES + part(); }
+    static __device__ __forceinline__ int32_t place(int turn) {
+        return (int32_t)threadIdx.x % 32 / LANES * TURNS + turn;
+    }
+    /* Past the last token the last one is repeated, and nothing is written. */
+    __device__ __forceinline__ int64_t row_of(const tegroup_matrix &m, int turn) const {
+        return tegroup_impl_min(first + place(turn), m.rows - 1) * m.ld;
+    }
+
+    /* Set the loads of the batch from `from` going. Halves stay halves, in half of a quad; elements stay where they are. */
+    __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access, int64_t from) {
+        first = from;
+        if (first >= m.rows) return;
+        if (access == TEGROUP_IMPL_ROUTER_FLOATS) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                const float4 *row = (const float4 *)((const float *)m.data + row_of(m, turn)) + part();
+#pragma unroll
+                for (int j = 0; j < QUADS; j++) {
+                    if (4 * quad_of(j) >= m.cols) continue;
+                    const float4 x = row[j * LANES];
+                    v[turn][j].x[0] = (REAL)x.x;
+                    v[turn][j].x[1] = (REAL)x.y;
+                    v[turn][j].x[2] = (REAL)x.z;
+                    v[turn][j].x[3] = (REAL)x.w;
+                }
+            }
+        } else if (access == TEGROUP_IMPL_ROUTER_HALVES) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                const uint2 *row = (const uint2 *)((const uint16_t *)m.data + row_of(m, turn)) + part();
+#pragma unroll
+                for (int j = 0; j < QUADS; j++) {
+                    if (4 * quad_of(j) >= m.cols) continue;
+                    const uint2 x = row[j * LANES];
+                    v[turn][j].x[0] = (REAL)__uint_as_float(x.x);
+                    v[turn][j].x[1] = (REAL)__uint_as_float(x.y);
+                }
+            }
+        }
+    }
+
+    /* What load() left where it was, by way of the batch's memory; past the last column `rest`. */
+    __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *memory,
+                                           REAL rest) {
+        if (way.in == TEGROUP_IMPL_ROUTER_ELEMENTS) {
+            const int32_t bytes = tegroup_impl_bits(m.dtype) / 8, cols = (int32_t)m.cols;
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                const char *row = (const char *)m.data + row_of(m, turn) * bytes;
+                REAL *to = (REAL *)(memory + place(turn) * way.token_bytes);
+#pragma unroll 1
+                for (int32_t e = part(); e < (cols + 3) / 4 * 4; e += LANES)
+                    to[e] = e < cols ? tegroup_impl_load_as(m.dtype, row, e, rest) : rest;
+                __syncwarp();
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * quad_of(j) < cols) v[turn][j] = ((const quad *)to)[quad_of(j)];
+            }
+        }
+        if (m.cols > (LANES * QUADS - 1) * 4) return;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++)
+            if (4 * quad_of(j) >= m.cols)
+#pragma unroll
+                for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) v[turn][j].x[i] = rest;
+    }
+
+    /* Halves become numbers. */
+    __device__ __forceinline__ void widen(bool bf16) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                const uint32_t low = __float_as_uint((float)v[turn][j].x[0]),
+                               high = __float_as_uint((float)v[turn][j].x[1]);
+                v[turn][j].x[0] = (REAL)tegroup_impl_low_half(low, bf16);
+                v[turn][j].x[1] = (REAL)tegroup_impl_high_half(low, bf16);
+                v[turn][j].x[2] = (REAL)tegroup_impl_low_half(high, bf16);
+                v[turn][j].x[3] = (REAL)tegroup_impl_high_half(high, bf16);
+            }
+    }
+};
+
+/* The slots of a warp's batch, taken by its lanes one after another: token of the batch, and choice. */
+struct tegroup_impl_router_slots {
+    int32_t place, choice, k, places_on, choices_on;
+
+    __device__ __forceinline__ explicit tegroup_impl_router_slots(int32_t k_)
+        : place((int32_t)threadIdx.x % 32 / k_), choice((int32_t)threadIdx.x % 32 % k_), k(k_), places_on(32 / k_),
+          choices_on(32 % k_) {}
+    __device__ __forceinline__ void advance() {
+        place += places_on;
+        choice += choices_on;
+        if (choice >= k) {
+            choice -= k;
+            place++;
+        }
+    }
+};
+
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
+                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 2)
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_quad<REAL> quad;
-    const int batch = QUADS < 8 ? QUADS : 8; /* quads that a lane loads before it looks at them */
-    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % LANES,
-                  place = (int32_t)threadIdx.x / LANES, places = (int32_t)blockDim.x / LANES;
-    const int64_t tokens = desc.logits.rows;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    enum {
+        tokens = batch_of::tokens,
+        levels = tegroup_impl_router_levels(LANES * QUADS),
+        nodes = tegroup_impl_router_root(LANES * QUADS)
+    };
+    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32, part = lane % LANES,
+                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    const int64_t rows = desc.logits.rows, stride = (int64_t)gridDim.x * warps * tokens;
+    /* of a token: its tree, what its weights are divided by, the probabilities that it chose and their experts */
+    const int32_t divisor_at = way.level[levels], value_at = divisor_at + 1,
+                  index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
-    char *mine = tegroup_impl_router_memory() + (way.histogram ? 4 * way.experts_room : 0)
-                 + place * (way.experts_room * (int32_t)sizeof(REAL) + way.k_room * (int32_t)(sizeof(REAL) + 4));
-    quad *row = (quad *)mine;
-    REAL *value = (REAL *)(row + way.experts_room / 4);
-    int32_t *index = (int32_t *)(value + way.k_room);
-    const REAL none = -(REAL)INFINITY;
+    char *memory = tegroup_impl_router_memory() + way.block_bytes + warp * (tokens * way.token_bytes);
+    batch_of batch;
 
+    batch.load(desc.logits, way.in, ((int64_t)blockIdx.x * warps + warp) * tokens);
     if (way.histogram) {
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
         __syncthreads();
     }
-    for (int64_t base = (int64_t)blockIdx.x * places; base < tokens; base += (int64_t)gridDim.x * places) {
-        const bool live = base + place < tokens; /* lanes without a token repeat the last one and write nothing */
-        const int64_t token = live ? base + place : tokens - 1;
-        const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
-        char *probabilities = tegroup_impl_matrix_row(&desc.probabilities, token);
-        REAL largest = none, sum = 0, chosen = 0, best[QUADS];
-#pragma unroll
-        for (int q0 = 0; q0 < QUADS; q0 += batch) {
-            quad v[batch];
-#pragma unroll
-            for (int b = 0; b < batch; b++) {
-                const int32_t q = (q0 + b) * LANES + lane;
-                if (4 * q < experts)
-                    v[b] = tegroup_impl_load_quad(desc.logits, logits, 4 * q, experts, none, way.in_quads);
-            }
-#pragma unroll
-            for (int b = 0; b < batch; b++) {
-                const int32_t q = (q0 + b) * LANES + lane;
-                if (4 * q >= experts) continue;
-                row[q] = v[b];
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (v[b].x[i] > largest) largest = v[b].x[i];
-            }
+    while (batch.first < rows) {
+        const int64_t first = batch.first;
+        REAL sum[TURNS];
+        if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
+            if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
+            else batch.widen(false);
         }
-        largest = tegroup_impl_lanes_max<REAL, LANES>(largest);
+        batch.settle(desc.logits, way, memory, -(REAL)INFINITY);
 #pragma unroll
-        for (int j = 0; j < QUADS; j++) {
-            const int32_t q = j * LANES + lane;
-            if (4 * q >= experts) continue;
-            quad v = row[q];
+        for (int turn = 0; turn < TURNS; turn++) {
+            quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                v.x[i] = tegroup_impl_exp(v.x[i] - largest);
-                if (4 * q + i < experts) sum += v.x[i];
+            for (int j = 1; j < QUADS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+            const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - largest);
+                    sums.x[i] += batch.v[turn][j].x[i];
+                }
+            sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+        }
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int32_t place = batch_of::place(turn);
+            REAL *tree = (REAL *)(memory + place * way.token_bytes), *parents = tree + way.level[1] + part,
+                 *to = (REAL *)desc.probabilities.data + (first + place) * desc.probabilities.ld + 4 * part;
+            quad *leaves = (quad *)tree + part;
+            const int32_t stored = first + place < rows && way.out == TEGROUP_IMPL_ROUTER_FLOATS ? experts : 0;
+            const REAL scale = (REAL)1 / sum[turn];
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                quad v = batch.v[turn][j];
+#pragma unroll
+                for (int i = 0; i < 4; i++) v.x[i] *= scale;
+                const REAL most = tegroup_impl_quad_max(v);
+                if (4 * batch_of::quad_of(j) < stored)
+                    *((float4 *)(void *)to + j * LANES) =
+                        make_float4((float)v.x[0], (float)v.x[1], (float)v.x[2], (float)v.x[3]);
+                if (4 * batch_of::quad_of(j) < experts) {
+                    leaves[j * LANES] = v;
+                    if (levels > 1) parents[j * LANES] = most;
+                }
             }
-            row[q] = v;
+            if (part == 0) tree[divisor_at] = sum[turn];
         }
-        sum = tegroup_impl_lanes_sum<REAL, LANES>(sum);
-        /* A logit that is no number or infinite makes every probability NaN; the first k experts are then chosen. */
-        const bool odd = sum != sum;
-        const REAL scale = (REAL)1 / sum;
-#pragma unroll
-        for (int j = 0; j < QUADS; j++) {
-            const int32_t q = j * LANES + lane;
-            best[j] = -2;
-            if (4 * q >= experts) continue;
-            quad v = row[q];
-#pragma unroll
-            for (int i = 0; i < 4; i++) v.x[i] *= scale;
-            if (live) tegroup_impl_store_quad(desc.probabilities, probabilities, 4 * q, experts, v, way.out_quads);
-#pragma unroll
-            for (int i = 0; i < 4; i++) v.x[i] = 4 * q + i >= experts ? (REAL)-1 : odd ? (REAL)0 : v.x[i];
-            row[q] = v;
-            best[j] = tegroup_impl_quad_max(v);
-        }
-        for (int32_t j = 0; j < k; j++) {
-            REAL most = best[0];
-            int32_t my_quad = INT32_MAX, quad_taken;
-#pragma unroll
-            for (int i = 1; i < QUADS; i++) most = best[i] > most ? best[i] : most;
-            most = tegroup_impl_lanes_max<REAL, LANES>(most);
-#pragma unroll
-            for (int i = QUADS - 1; i >= 0; i--)
-                if (best[i] == most) my_quad = i * LANES + lane;
-            quad_taken = my_quad;
-#pragma unroll
-            for (int step = LANES / 2; step > 0; step /= 2) /* of equals the lowest quad, and in it the lowest expert */
-                quad_taken = min(quad_taken, __shfl_xor_sync(0xffffffffu, quad_taken, step));
-            chosen += most;
-            if (my_quad == quad_taken) {
-                quad v = row[quad_taken];
-                int32_t at = 3;
-#pragma unroll
-                for (int i = 2; i >= 0; i--)
-                    if (v.x[i] == most) at = i;
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (i == at) v.x[i] = -1;
-                row[quad_taken] = v;
-                const REAL next = tegroup_impl_quad_max(v);
-#pragma unroll
-                for (int i = 0; i < QUADS; i++)
-                    if (i * LANES + lane == quad_taken) best[i] = next;
-                value[j] = most;
-                index[j] = 4 * quad_taken + at;
-                if (live && way.histogram) atomicAdd(&histogram[index[j]], 1u);
-                if (live && !way.histogram)
-                    atomicAdd((unsigned long long *)desc.counts.data + 4 * quad_taken + at, 1ull);
+        if (way.out == TEGROUP_IMPL_ROUTER_ELEMENTS) {
+            __syncwarp();
+#pragma unroll 1
+            for (int32_t place = 0; place < tokens && first + place < rows; place++) {
+                const REAL *tree = (const REAL *)(memory + place * way.token_bytes);
+                REAL *to = (REAL *)desc.probabilities.data + (first + place) * desc.probabilities.ld;
+                for (int32_t e = lane; e < experts; e += 32) to[e] = tree[e];
             }
             __syncwarp();
         }
-        for (int32_t j = lane; j < k && live; j += LANES) {
-            const REAL weight = odd ? sum : desc.normalize ? value[j] / chosen : value[j];
-            tegroup_impl_set_weight(desc.weights, token, j, weight);
-            ((int32_t *)desc.indices.data)[token * desc.indices.ld + j] = index[j];
+        /* Of the tree: a logit that is no number or infinite makes every probability NaN, and the first k experts are then
+         * chosen; what only fills a node is never chosen. */
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            REAL *tree = (REAL *)(memory + batch_of::place(turn) * way.token_bytes);
+            if (sum[turn] != sum[turn])
+                for (int32_t q = part; 4 * q < experts; q += LANES) {
+                    const quad zero = {{0, 0, 0, 0}};
+                    ((quad *)tree)[q] = zero;
+                    if (levels > 1) tree[way.level[1] + q] = 0;
+                }
+            if (part == experts / 4 % LANES)
+                for (int32_t e = experts; e % 4 != 0; e++) tree[e] = -1;
+            if (levels > 1 && part < way.level[2] - way.level[1] - way.level[1] / 4)
+                tree[way.level[1] + way.level[1] / 4 + part] = -1;
+        }
+        batch.load(desc.logits, way.in, first + stride); /* on its way while the lanes choose */
+#pragma unroll
+        for (int level = 2; level < levels; level++) {
+            __syncwarp();
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                REAL *tree = (REAL *)(memory + batch_of::place(turn) * way.token_bytes);
+                for (int32_t q = part; q < way.level[level + 1] - way.level[level]; q += LANES)
+                    tree[way.level[level] + q] =
+                        4 * q < way.level[level] - way.level[level - 1]
+                            ? tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[level - 1] + 4 * q))
+                            : (REAL)-1;
+            }
+        }
+        __syncwarp();
+        if (lane < tokens) {
+            REAL *tree = (REAL *)(memory + lane * way.token_bytes);
+            const REAL all = tree[divisor_at];
+            const bool live = first + lane < rows;
+            REAL chosen = all != all ? all : (REAL)0;
+            REAL root[nodes];
+#pragma unroll
+            for (int i = 0; i < nodes; i++)
+                root[i] = 4 * i < way.level[levels] - way.level[levels - 1]
+                              ? tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[levels - 1] + 4 * i))
+                              : (REAL)-1;
+            for (int32_t j = 0; j < k; j++) {
+                REAL best = root[0], next = -1;
+                int32_t here = nodes - 1; /* of equals the first, here and below */
+#pragma unroll
+                for (int i = 1; i < nodes; i++) best = tegroup_impl_larger(best, root[i]);
+#pragma unroll
+                for (int i = nodes - 2; i >= 0; i--)
+                    if (root[i] == best) here = i;
+#pragma unroll
+                for (int level = levels - 1; level >= 0; level--)
+                    here = 4 * here
+                           + tegroup_impl_quad_find(tegroup_impl_quad_at(tree + way.level[level] + 4 * here), best);
+                chosen += best;
+                tree[value_at + j] = best;
+                ((int32_t *)tree)[index_at + j] = here;
+                if (live && way.histogram) atomicAdd(&histogram[here], 1u);
+                if (live && !way.histogram) atomicAdd((unsigned long long *)desc.counts.data + here, 1ull);
+#pragma unroll
+                for (int level = 0; level < levels; level++) {
+                    tree[way.level[level] + here] = next;
+                    here /= 4;
+                    next = tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[level] + 4 * here));
+                }
+#pragma unroll
+                for (int i = 0; i < nodes; i++) root[i] = i == here ? next : root[i];
+            }
+            tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
+        }
+        __syncwarp();
+        for (tegroup_impl_router_slots slot(k); slot.place < tokens && first + slot.place < rows; slot.advance()) {
+            const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
+            const int64_t token = first + slot.place;
+            ((REAL *)desc.weights.data)[token * desc.weights.ld + slot.choice] =
+                tegroup_impl_quotient(tree[value_at + slot.choice], tree[divisor_at]);
+            ((int32_t *)desc.indices.data)[token * desc.indices.ld + slot.choice] =
+                ((const int32_t *)tree)[index_at + slot.choice];
         }
         __syncwarp();
     }
@@ -223,6 +397,17 @@ static __global__ void __launch_bounds__(256, sizeof(REAL) == 8 ? 1
     }
 }
 
+/* The sum of a column from row `first` on, every eighth row; many loads are under way at a time. */
+template <typename REAL>
+static __device__ __forceinline__ double tegroup_impl_router_column(const tegroup_matrix &m, int64_t first,
+                                                                    int64_t last, int32_t col) {
+    const REAL *from = (const REAL *)m.data + col;
+    double sum = 0;
+#pragma unroll 16
+    for (int64_t row = first; row < last; row += 8) sum += (double)from[row * m.ld];
+    return sum;
+}
+
 /* Sums of 32 experts' probabilities over one run of tokens: blockIdx.x the experts, blockIdx.y the run. */
 static __global__ void __launch_bounds__(256)
     tegroup_impl_router_sums_kernel(const __grid_constant__ tegroup_router_desc desc) {
@@ -232,9 +417,10 @@ static __global__ void __launch_bounds__(256)
     const int64_t tokens = desc.probabilities.rows, each = tegroup_impl_ceil_div(tokens, TEGROUP_IMPL_ROUTER_RUNS),
                   first = (int64_t)blockIdx.y * each, last = tegroup_impl_min(tokens, first + each);
     double sum = 0;
-#pragma unroll 8
-    for (int64_t t = first + warp; t < last; t += 8)
-        if (e < desc.experts) sum += tegroup_impl_weight<double>(desc.probabilities, t, e);
+    if (e < desc.experts)
+        sum = desc.probabilities.dtype == TEGROUP_DTYPE_F32
+                  ? tegroup_impl_router_column<float>(desc.probabilities, first + warp, last, e)
+                  : tegroup_impl_router_column<double>(desc.probabilities, first + warp, last, e);
     part[warp][lane] = sum;
     __syncthreads();
     if (warp != 0 || e >= desc.experts) return;
@@ -263,131 +449,242 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
-/* A warp to a token, whose gradient by expert is put together in shared memory. */
+/* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
 template <typename REAL>
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_router_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc,
-                                    const __grid_constant__ tegroup_impl_router_way way) {
-    typedef tegroup_impl_quad<REAL> quad;
-    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32,
-                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
-    quad *row = (quad *)(void *)tegroup_impl_router_memory() + warp * (way.experts_room / 4);
-    REAL *grad = (REAL *)row;
-    const REAL per_count = (REAL)way.per_count;
-    const bool balanced = desc.balance_coefficient != 0;
-    for (int64_t token = (int64_t)blockIdx.x * warps + warp; token < desc.probabilities.rows;
-         token += (int64_t)gridDim.x * warps) {
-        const char *probabilities = tegroup_impl_matrix_row(&desc.probabilities, token);
-        const int32_t *indices = (const int32_t *)desc.indices.data + token * desc.indices.ld;
-        const REAL *grad_weights = (const REAL *)desc.grad_weights.data + token * desc.grad_weights.ld;
-        REAL chosen = 0, dot = 0, mean = 0;
-        for (int32_t q = lane; 4 * q < experts; q += 32) {
-            quad v;
+static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
+    const tegroup_router_backward_desc &desc, const tegroup_impl_router_way &way, int32_t q) {
+    tegroup_impl_quad<REAL> v;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                v.x[i] = balanced && 4 * q + i < experts
-                             ? per_count * (REAL)((const int64_t *)desc.counts.data)[4 * q + i]
-                             : (REAL)0;
-            row[q] = v;
-        }
-        for (int32_t j = lane; j < k; j += 32) { /* an index that is no expert's is nobody's */
-            const int32_t e = indices[j];
-            const REAL p = e >= 0 && e < experts ? ((const REAL *)probabilities)[e] : (REAL)0;
-            chosen += p;
-            dot += e >= 0 && e < experts ? grad_weights[j] * p : (REAL)0;
-        }
-        chosen = tegroup_impl_lanes_sum<REAL, 32>(chosen);
-        dot = tegroup_impl_lanes_sum<REAL, 32>(dot);
-        __syncwarp();
-        for (int32_t base = 0; base < k; base += 32) {
-            const int32_t j = base + lane, e = j < k ? indices[j] : -1;
-            const bool present = e >= 0 && e < experts;
-            const REAL add = present ? tegroup_impl_choice_grad(grad_weights[j], dot, chosen, desc.normalize) : (REAL)0;
-            const uint32_t same = __match_any_sync(0xffffffffu, present ? e : -1);
-            const int32_t turn = __popc(same & ((1u << lane) - 1)); /* of slots with one expert each adds in its turn */
-            for (int32_t now = 0; __any_sync(0xffffffffu, present && turn >= now); now++) {
-                if (present && turn == now) grad[e] += add;
-                __syncwarp();
-            }
-        }
-        for (int32_t q = lane; 4 * q < experts; q += 32) {
-            const quad v = row[q], p = tegroup_impl_load_quad(desc.probabilities, probabilities, 4 * q, experts,
-                                                              (REAL)0, way.in_quads);
-#pragma unroll
-            for (int i = 0; i < 4; i++) mean = fma(p.x[i], v.x[i], mean);
-        }
-        mean = tegroup_impl_lanes_sum<REAL, 32>(mean);
-        char *to = tegroup_impl_matrix_row(&desc.grad_logits, token);
-        for (int32_t q = lane; 4 * q < experts; q += 32) {
-            const quad p =
-                tegroup_impl_load_quad(desc.probabilities, probabilities, 4 * q, experts, (REAL)0, way.in_quads);
-            quad v = row[q];
-#pragma unroll
-            for (int i = 0; i < 4; i++) v.x[i] = p.x[i] * (v.x[i] - mean);
-            tegroup_impl_store_quad(desc.grad_logits, to, 4 * q, experts, v, way.out_quads);
-        }
-        __syncwarp();
+    for (int i = 0; i < 4; i++)
+        v.x[i] = desc.balance_coefficient != 0 && 4 * q + i < desc.experts
+                     ? (REAL)way.per_count * (REAL)((const int64_t *)desc.counts.data)[4 * q + i]
+                     : (REAL)0;
+    return v;
+}
+
+/* An element on its way into shared memory, with no register to wait for; before SM80 at once. */
+template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
+                 "n"(sizeof(T))
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+static __device__ __forceinline__ void tegroup_impl_copies_done() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* The choices of a batch and the gradients of their weights, behind each token's row of `room`. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
+                                                                   const tegroup_impl_router_way &way, char *memory,
+                                                                   int64_t first, int32_t tokens, int32_t room) {
+    const int32_t k = desc.k, index_at = (room + k) * (int32_t)(sizeof(REAL) / 4);
+    for (tegroup_impl_router_slots slot(k); slot.place < tokens && first + slot.place < desc.probabilities.rows;
+         slot.advance()) {
+        const int64_t token = first + slot.place;
+        char *row = memory + slot.place * way.token_bytes;
+        tegroup_impl_copy_soon((REAL *)row + room + slot.choice,
+                               (const REAL *)desc.grad_weights.data + token * desc.grad_weights.ld + slot.choice);
+        tegroup_impl_copy_soon((int32_t *)row + index_at + slot.choice,
+                               (const int32_t *)desc.indices.data + token * desc.indices.ld + slot.choice);
     }
 }
 
-/* May rows of a matrix of floats be read and written in fours? */
-static inline int tegroup_impl_cuda_quads(const tegroup_matrix *m) {
+/* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
+ * balance of the experts gives; LANES lanes a token take it through the softmax. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
+                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 2)
+    tegroup_impl_router_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc,
+                                    const __grid_constant__ tegroup_impl_router_way way) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    enum { tokens = batch_of::tokens };
+    const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
+                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    const int64_t rows = desc.probabilities.rows, stride = (int64_t)gridDim.x * warps * tokens;
+    /* of a token: its gradient by expert, by choice, and the choices */
+    const int32_t grad_at = room, index_at = (grad_at + k) * (int32_t)(sizeof(REAL) / 4);
+    quad *balances = (quad *)(void *)tegroup_impl_router_memory();
+    char *memory = tegroup_impl_router_memory() + way.block_bytes + warp * (tokens * way.token_bytes);
+    const int64_t start = ((int64_t)blockIdx.x * warps + warp) * tokens;
+    batch_of batch;
+
+    tegroup_impl_router_choices<REAL>(desc, way, memory, start, tokens, room);
+    batch.load(desc.probabilities, way.in, start);
+    for (int32_t q = (int32_t)threadIdx.x; way.block_bytes != 0 && 4 * q < experts; q += (int32_t)blockDim.x)
+        balances[q] = tegroup_impl_router_balance<REAL>(desc, way, q);
+    __syncthreads();
+    while (batch.first < rows) {
+        const int64_t first = batch.first;
+        batch.settle(desc.probabilities, way, memory, (REAL)0);
+        tegroup_impl_copies_done();
+        __syncwarp();
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            quad *row = (quad *)(memory + batch_of::place(turn) * way.token_bytes);
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                const int32_t q = batch_of::quad_of(j);
+                if (4 * q < experts)
+                    row[q] = way.block_bytes != 0 ? balances[q] : tegroup_impl_router_balance<REAL>(desc, way, q);
+            }
+        }
+        __syncwarp();
+        if (lane < tokens && first + lane < rows) {
+            REAL *row = (REAL *)(memory + lane * way.token_bytes);
+            const REAL *from = (const REAL *)desc.probabilities.data + (first + lane) * desc.probabilities.ld;
+            const int32_t *index = (const int32_t *)row + index_at;
+            REAL chosen = 0, dot = 0;
+#pragma unroll 8
+            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
+                const int32_t e = index[j];
+                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
+                chosen += p;
+                dot += e >= 0 && e < experts ? row[grad_at + j] * p : (REAL)0;
+            }
+            for (int32_t j = 0; j < k; j++) {
+                const int32_t e = index[j];
+                if (e >= 0 && e < experts)
+                    row[e] += tegroup_impl_choice_grad(row[grad_at + j], dot, chosen, desc.normalize);
+            }
+        }
+        __syncwarp();
+        tegroup_impl_router_choices<REAL>(desc, way, memory, first + stride, tokens, room);
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            quad *row = (quad *)(memory + batch_of::place(turn) * way.token_bytes) + batch_of::part(), grad[QUADS],
+                 sums = {{0, 0, 0, 0}};
+            const int64_t token = first + batch_of::place(turn);
+            const int32_t stored = token < rows ? experts : 0;
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) {
+                const quad nothing = {{0, 0, 0, 0}};
+                grad[j] = nothing;
+                if (4 * batch_of::quad_of(j) < experts) grad[j] = row[j * LANES];
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad[j].x[i], sums.x[i]);
+            }
+            const REAL mean = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) grad[j].x[i] = batch.v[turn][j].x[i] * (grad[j].x[i] - mean);
+            if (way.out == TEGROUP_IMPL_ROUTER_FLOATS) {
+                float4 *to =
+                    (float4 *)((float *)desc.grad_logits.data + token * desc.grad_logits.ld) + batch_of::part();
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * batch_of::quad_of(j) < stored)
+                        to[j * LANES] = make_float4((float)grad[j].x[0], (float)grad[j].x[1], (float)grad[j].x[2],
+                                                    (float)grad[j].x[3]);
+            } else if (way.out == TEGROUP_IMPL_ROUTER_HALVES) {
+                const bool bf16 = desc.grad_logits.dtype == TEGROUP_DTYPE_BF16;
+                uint2 *to =
+                    (uint2 *)((uint16_t *)desc.grad_logits.data + token * desc.grad_logits.ld) + batch_of::part();
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * batch_of::quad_of(j) < stored)
+                        to[j * LANES] =
+                            make_uint2(tegroup_impl_two_halves((float)grad[j].x[0], (float)grad[j].x[1], bf16),
+                                       tegroup_impl_two_halves((float)grad[j].x[2], (float)grad[j].x[3], bf16));
+            } else {
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * batch_of::quad_of(j) < experts) row[j * LANES] = grad[j];
+            }
+        }
+        __syncwarp();
+        if (way.out == TEGROUP_IMPL_ROUTER_ELEMENTS) {
+#pragma unroll 1
+            for (int32_t place = 0; place < tokens && first + place < rows; place++) {
+                const REAL *row = (const REAL *)(memory + place * way.token_bytes);
+                char *to = tegroup_impl_matrix_row(&desc.grad_logits, first + place);
+                for (int32_t e = lane; e < experts; e += 32)
+                    tegroup_impl_store_as(desc.grad_logits.dtype, to, e, row[e]);
+            }
+            __syncwarp();
+        }
+        batch.load(desc.probabilities, way.in, first + stride);
+    }
+}
+
+/* How the rows of a matrix may be read and written. Doubles take no halves: they would be rounded twice. */
+static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
     const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
-    return m->dtype != TEGROUP_DTYPE_F64 && m->cols % 4 == 0 && tegroup_impl_matrix_ld(m) % 4 == 0
-           && tegroup_impl_aligned(m->data, (size_t)(4 * bytes));
+    if (m->dtype == TEGROUP_DTYPE_F64 || (is_f64 && m->dtype != TEGROUP_DTYPE_F32) || m->cols % 4 != 0
+        || tegroup_impl_matrix_ld(m) % 4 != 0 || !tegroup_impl_aligned(m->data, (size_t)(4 * bytes)))
+        return TEGROUP_IMPL_ROUTER_ELEMENTS;
+    return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-static inline tegroup_impl_router_way tegroup_impl_cuda_router_way(const tegroup_matrix *in, const tegroup_matrix *out,
-                                                                   int32_t k) {
-    tegroup_impl_router_way way;
-    memset(&way, 0, sizeof way);
-    way.in_quads = tegroup_impl_cuda_quads(in);
-    way.out_quads = tegroup_impl_cuda_quads(out);
-    way.histogram = in->cols <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
-    way.experts_room = (int32_t)tegroup_impl_align(in->cols, 4);
-    way.k_room = (int32_t)tegroup_impl_align(k, 4);
-    return way;
-}
-
-/* One launch of `lanes` lanes a token, as many warps to a block as its shared memory holds. */
+/* One launch over batches of `tokens`, each with `bytes` of shared memory. Two blocks a multiprocessor and no more, as each
+ * adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
-                                                             const DESC *desc, const tegroup_impl_router_way *way,
-                                                             int64_t tokens, int32_t lanes, int64_t token_bytes,
-                                                             int64_t block_bytes, struct CUstream_st *stream,
-                                                             tegroup_error *error) {
-    const int64_t warp_bytes = 32 / lanes * token_bytes;
-    const int32_t warps = (int32_t)tegroup_impl_clamp((TEGROUP_IMPL_ROUTER_SHARED - block_bytes) / warp_bytes, 1, 8);
-    unsigned blocks;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(tokens, 32 / lanes * warps), 64 / warps, &blocks, error));
-    kernel<<<blocks, 32u * (unsigned)warps, (size_t)(block_bytes + warps * warp_bytes), stream>>>(*desc, *way);
+                                                             const DESC *desc, tegroup_impl_router_way *way,
+                                                             int64_t rows, int32_t tokens, int64_t bytes,
+                                                             struct CUstream_st *stream, tegroup_error *error) {
+    const int64_t batches = tegroup_impl_ceil_div(rows, tokens);
+    int device = 0, multiprocessors = 0, shared = 0;
+    int64_t warps, fit, warp_bytes, blocks, block_bytes;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+    way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
+    warp_bytes = (int64_t)tokens * way->token_bytes;
+    fit = (shared / 2 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
+    if (fit < 1) fit = 1;
+    warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 2 * multiprocessors), 1,
+                               tegroup_impl_min(fit, TEGROUP_IMPL_ROUTER_WARPS));
+    blocks = tegroup_impl_min(tegroup_impl_ceil_div(batches, warps), 2 * multiprocessors);
+    block_bytes = way->block_bytes + warps * warp_bytes;
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
+    kernel<<<(unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream>>>(*desc, *way);
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    const int64_t tokens = desc->logits.rows;
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
-    const tegroup_impl_router_way way = tegroup_impl_cuda_router_way(&desc->logits, &desc->probabilities, desc->k);
-    const int64_t real_bytes = is_f64 ? 8 : 4,
-                  token_bytes = way.experts_room * real_bytes + way.k_room * (real_bytes + 4),
-                  block_bytes = way.histogram ? 4 * (int64_t)way.experts_room : 0;
+    const int64_t real_bytes = is_f64 ? 8 : 4;
+    int32_t level, nodes = desc->experts;
+    tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
+    memset(&way, 0, sizeof way);
+    way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
+    way.out = tegroup_impl_cuda_router_access(&desc->probabilities, is_f64);
+    way.histogram = desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    way.block_bytes = way.histogram ? (int32_t)tegroup_impl_align(4 * desc->experts, 16) : 0;
+    for (level = 1; level < TEGROUP_IMPL_ROUTER_LEVELS; level++) {
+        way.level[level] = way.level[level - 1] + (nodes + 3) / 4 * 4;
+        nodes = (nodes + 3) / 4;
+    }
     d.logits = tegroup_impl_cuda_matrix(&desc->logits);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaMemsetAsync(desc->counts.data, 0, 8 * (size_t)desc->experts, stream),
                                               "stream", "the counts must be cleared", error));
-#define TEGROUP_IMPL_LAUNCH(real, lanes, quads)                                                                        \
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads>, &d, &way, tokens, \
-                                                     lanes, token_bytes, block_bytes, stream, error))
-    if (tokens > 0) {
-        if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32);
-        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 4, 8);
-        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 16, 8);
-        else TEGROUP_IMPL_LAUNCH(float, 32, 32);
+#define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(                                                                  \
+        tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way, desc->logits.rows, 32 / (lanes) * (turns),    \
+        (way.level[tegroup_impl_router_levels((lanes) * (quads))] + 1 + desc->k) * real_bytes + 4 * desc->k, stream,   \
+        error))
+    if (desc->logits.rows > 0) {
+        if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
+        else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
+        else if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
+        else if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
+        else if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
+        else TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
     }
 #undef TEGROUP_IMPL_LAUNCH
     if (!desc->balance_loss) return TEGROUP_OK;
@@ -401,16 +698,29 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
-    const int64_t tokens = desc->probabilities.rows;
-    tegroup_impl_router_way way = tegroup_impl_cuda_router_way(&desc->probabilities, &desc->grad_logits, desc->k);
+    const int64_t real_bytes = is_f64 ? 8 : 4, room = tegroup_impl_align(desc->experts, 4);
+    tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
-    if (tokens == 0) return TEGROUP_OK;
+    if (desc->probabilities.rows == 0) return TEGROUP_OK;
+    memset(&way, 0, sizeof way);
+    way.in = tegroup_impl_cuda_router_access(&desc->probabilities, is_f64);
+    way.out = tegroup_impl_cuda_router_access(&desc->grad_logits, is_f64);
+    /* what does not fit twice is read again for every token */
+    way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
     if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
     d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
     d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
-    return tegroup_impl_cuda_router_launch(
-        is_f64 ? tegroup_impl_router_grad_kernel<double> : tegroup_impl_router_grad_kernel<float>, &d, &way, tokens, 32,
-        (int64_t)way.experts_room * (is_f64 ? 8 : 4), 0, stream, error);
+#define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
+    return tegroup_impl_cuda_router_launch(tegroup_impl_router_grad_kernel<real, lanes, quads, turns>, &d, &way,       \
+                                           desc->probabilities.rows, 32 / (lanes) * (turns),                           \
+                                           (room + desc->k) * real_bytes + 4 * desc->k, stream, error)
+    if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
+    if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
+    if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);
+    if (desc->experts <= 256) TEGROUP_IMPL_LAUNCH(float, 16, 4, 4);
+    if (desc->experts <= 512) TEGROUP_IMPL_LAUNCH(float, 32, 4, 4);
+    TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
+#undef TEGROUP_IMPL_LAUNCH
 }

@@ -514,7 +514,7 @@ static void fuzz_gemm(void) {
         TENSOR_FIELDS(d), TENSOR_FIELDS(bias), FIELD(tegroup_gemm_desc, row_scale_dtype), SCALARS_FIELDS(alpha), SCALARS_FIELDS(beta),
         FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, compute), FIELD(tegroup_gemm_desc, split_k),
         FIELD(tegroup_gemm_desc, expected_rows), FIELD(tegroup_gemm_desc, expected_rows_max), FIELD(tegroup_gemm_desc, backend),
-        FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
+        FIELD(tegroup_gemm_desc, data_alignment_bytes), FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
         FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count)};
     static const field pointers[] = {TENSOR_POINTERS(a), TENSOR_POINTERS(b), TENSOR_POINTERS(c), TENSOR_POINTERS(d), TENSOR_POINTERS(bias),
                                      FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),

@@ -9,7 +9,7 @@
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_backend grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, loop = TEGROUP_BACKEND_CUBLASLT_LOOP;
-static struct { double worst[TEGROUP_BACKEND_COUNT]; int64_t problems[TEGROUP_BACKEND_COUNT], setups, replays, refused; } totals;
+static struct { double worst[TEGROUP_BACKEND_COUNT]; int64_t problems[TEGROUP_BACKEND_COUNT], setups, replays, refused, aligned; } totals;
 
 static cublasLtHandle_t handle(void) {
     static cublasLtHandle_t one;
@@ -95,6 +95,18 @@ static void print_error(const char *what, const tegroup_error *error) {
     fprintf(stderr, "%s: %s, native %d\n", what, text, error->native);
 }
 
+/* Bytes that every address of a, b, c, d is a multiple of, at most `most`. */
+static int32_t alignment_of(const tegroup_gemm_desc *host, int32_t most) {
+    const tegroup_tensor *tensors[] = {&host->a, &host->b, &host->c, &host->d};
+    uintptr_t all = (uintptr_t)most;
+    for (const tegroup_tensor *t : tensors) {
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (t->pointers_space == TEGROUP_SPACE_UNSET) all |= (uintptr_t)device_of(t->data);
+        for (int32_t g = 0; t->pointers_space != TEGROUP_SPACE_UNSET && g < t->shape.groups; g++) all |= (uintptr_t)device_of(t->pointers[g]);
+    }
+    return (int32_t)(all & -all);
+}
+
 static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r) {
     static char message[600];
     problem p;
@@ -109,7 +121,9 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
     desc.backend = backend;
     desc.cublaslt = handle();
     if (backend == loop) streams_give(&desc, (int32_t)rng_int(r, 0, STREAMS));
+    if (backend == grouped && rng_chance(r, 60)) desc.data_alignment_bytes = alignment_of(&p.desc, 16 << rng_int(r, 0, 4));
     if (status == TEGROUP_OK) status = tegroup_plan_make(&desc, NULL, &p.plan, &p.error);
+    if (status == TEGROUP_OK && backend == grouped) totals.aligned += tegroup_impl_lt_plan_of(&p.plan).alignment > 16;
     if (status == TEGROUP_OK) workspace_give(&desc, &p.plan);
     if (status == TEGROUP_OK && backend != loop) status = problem_prepare_on_device(&p, NULL);
     if (status == TEGROUP_OK) status = tegroup_gemm(&p.plan, &desc, NULL, &p.error);
@@ -430,6 +444,67 @@ UTEST(cublaslt, tune_save_load) {
     MUST(cudaStreamDestroy(stream));
 }
 
+/* The caller's word on addresses: it is worth what the distances of rows allow, it is kept to, and without it 16 bytes do. */
+UTEST(cublaslt, grouped_alignment_is_kept_to) {
+    static const struct { tegroup_op op; int64_t n, k; int32_t worth; } cases[] = {
+        {TEGROUP_OP_WGRAD, 256, 128, 256}, {TEGROUP_OP_WGRAD, 192, 128, 128}, {TEGROUP_OP_FORWARD, 128, 384, 256}, {TEGROUP_OP_DGRAD, 96, 128, 64}, {TEGROUP_OP_WGRAD, 136, 128, 16}};
+    if (!has_grouped()) return;
+    for (const auto &c : cases) {
+        void *mark = guards_mark();
+        problem p;
+        tegroup_plan plain, aligned;
+        spec s = usual();
+        s.op = c.op;
+        s.n = c.n;
+        s.k = c.k;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc);
+        desc.backend = grouped;
+        desc.cublaslt = handle();
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plain, &p.error));
+        ASSERT_EQ(16, tegroup_impl_lt_plan_of(&plain).alignment);
+        desc.data_alignment_bytes = 256;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &aligned, &p.error));
+        ASSERT_EQ(c.worth, tegroup_impl_lt_plan_of(&aligned).alignment);
+        const tegroup_impl_choice with = tegroup_impl_cuda_choice(&aligned), without = tegroup_impl_cuda_choice(&plain);
+        ASSERT_EQ(memcmp(&with, &without, sizeof with) == 0, aligned.numerics_id == plain.numerics_id);
+        workspace_give(&desc, &aligned);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+
+        /* the same numbers for a at every step of 16 bytes; its rows stay where they are, so that a copy beside it is read */
+        const size_t bytes = (size_t)(p.capacity * (c.op == TEGROUP_OP_FORWARD ? c.k : c.n)) * 2;
+        unsigned char *room;
+        MUST(cudaMalloc((void **)&room, bytes + 256));
+        for (int32_t step = 0; step < 256; step += 16) {
+            tegroup_gemm_desc moved = desc;
+            moved.a.data = room + step;
+            MUST(cudaMemcpy(room + step, desc.a.data, bytes, cudaMemcpyDeviceToDevice));
+            for (int turn = 0; turn < 2; turn++) {
+                const tegroup_plan *plan = turn ? &aligned : &plain;
+                const int fits = step % (turn ? c.worth : 16) == 0;
+                const tegroup_status status = tegroup_gemm(plan, &moved, NULL, &p.error);
+                ASSERT_EQ(fits ? TEGROUP_OK : TEGROUP_ERROR_ALIGNMENT, status);
+                if (!fits) {
+                    ASSERT_STREQ("a.data", p.error.field);
+                    ASSERT_EQ(c.worth, (int)p.error.expected);
+                    continue;
+                }
+                MUST(cudaDeviceSynchronize());
+                mirror_down();
+                ASSERT_TRUE(problem_compare(&p).worst <= 1);
+                ASSERT_EQ(0, guards_changed());
+                ASSERT_EQ(0, workspace_overrun(&moved));
+            }
+        }
+        MUST(cudaFree(room));
+        problem_release(&p);
+        guards_release(mark);
+    }
+}
+
 static int failing_matmul(struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *,
                           size_t, struct CUstream_st *) { return CUBLAS_STATUS_EXECUTION_FAILED; }
 static int idle_matmul(struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *,
@@ -566,6 +641,7 @@ UTEST(cublaslt, host_time) {
 UTEST(cublaslt, zz_totals) {
     printf("cublaslt: cuBLAS %d; grouped %ld problems, max error/bound %.3f; loop %ld problems, max error/bound %.3f; %ld set-ups equal; replays %ld/%d\n", (int)cublasLtGetVersion(),
            (long)totals.problems[grouped], totals.worst[grouped], (long)totals.problems[loop], totals.worst[loop], (long)totals.setups, (long)totals.replays, has_grouped() ? 100 : 0);
+    if (has_grouped()) ASSERT_GT(totals.aligned, 0);
     if (totals.refused > 0) printf("cublaslt_loop: the library offers nothing for %ld problems\n", (long)totals.refused);
     ASSERT_TRUE(totals.problems[loop] > 2 * totals.refused && totals.setups > 0);
 }

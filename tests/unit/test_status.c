@@ -435,6 +435,9 @@ UTEST(status, gemm_options) {
     NOT_NEGATIVE(problem, f->expected_rows_max, "expected_rows_max");
     NOT_NEGATIVE(problem, f->sm_limit, "sm_limit");
     NOT_NEGATIVE(problem, f->threads, "threads");
+    BAD(problem, f->data_alignment_bytes = -16, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, -16);
+    BAD(problem, f->data_alignment_bytes = 48, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 48);
+    BAD(problem, f->data_alignment_bytes = 512, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 512);
     NOT_NEGATIVE(problem, f->stream_count, "stream_count");
     BAD(problem, f->alpha.dtype = TEGROUP_DTYPE_F16, DTYPE, "alpha.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_I32);
