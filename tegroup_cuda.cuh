@@ -2729,32 +2729,32 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. origin: 0 for a tensor of three dimensions; else one of
- * five, the last two being the address of the buffer in steps of 16 bytes and of 2^35. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
+ * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z, uint64_t origin) {
-    if (origin == 0)
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-                     "[%2];" ::"r"(to),
-                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-                     : "memory");
-    else
+                                                             int32_t y, int32_t z, bool anywhere, uint64_t origin) {
+    if (anywhere)
         asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
                      "%7}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
                      "r"((int32_t)(origin >> 35))
                      : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+                     "[%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                     : "memory");
 }
 /* A box from shared memory. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, uint64_t origin) {
-    if (origin == 0)
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
-                     "r"(x), "r"(y), "r"(z)
-                     : "memory");
-    else
+                                                              int32_t z, bool anywhere, uint64_t origin) {
+    if (anywhere)
         asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
                      "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
+                     "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* What this thread stored since is one group. */
@@ -2879,10 +2879,11 @@ template <> struct tegroup_impl_wgmma<128> {
  * multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, start 0 being R lines before the buffer: lines from y = R - v of start
+ * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of start
  * z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are read as zeros
- * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Operands in buffers of their own are
- * all parts of one tensor, too: two more dimensions, with strides of 16 bytes and of 2^35, reach any address.
+ * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more dimensions, with strides of 16
+ * bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and operands in buffers of their own. (The
+ * address in a map is a real one: loads through a map that begins in memory which does not exist fault.)
  *
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
@@ -2899,8 +2900,9 @@ enum {
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
     tegroup_impl_gpu_call call;
-    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col] */
-    int64_t before[4]; /* bytes from the map's origin to a buffer; 0: it is not one of many */
+    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col]      */
+    int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
+    uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
 } tegroup_impl_sm90_call;
 
@@ -2910,7 +2912,7 @@ typedef struct tegroup_impl_sm90_item {
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
     int32_t first_row[4]; /* of the group in ragged operands */
-    uint64_t origin[4];   /* of the group's buffer, from the map's origin; 0: there is one buffer */
+    uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
@@ -2974,7 +2976,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g, bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
         const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
-        first_row[operand] = view.rows && !call.before[operand] ? (int32_t)view.start[g] : 0;
+        first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
         if (rows_too && there < rows) rows = (int32_t)there;
     }
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
@@ -3020,7 +3022,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
         for (int i = 0; i < 4; i++) {
             item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
-            item->origin[i] = 0;
+            item->origin[i] = call.shift[i];
         }
         buffer(desc.a, TEGROUP_IMPL_A, item);
         buffer(desc.b, TEGROUP_IMPL_B, item);
@@ -3031,9 +3033,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
-        if (!call.before[operand]) return;
+        if (!call.listed[operand]) return;
         const uint64_t address = (uint64_t)(uintptr_t)t.pointers[item->group];
-        item->origin[operand] = address - (uint64_t)call.before[operand];
+        item->origin[operand] += address;
         if (address % 16 == 0) return;
         if (operand == TEGROUP_IMPL_D) item->lines = 0;
         else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
@@ -3127,6 +3129,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         __syncthreads();
     }
+    __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
+        return call.ragged[operand] || call.listed[operand];
+    }
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
@@ -3183,13 +3188,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand, uint32_t to,
                                               uint32_t full, int32_t col, int32_t row, int32_t rows, int32_t box) const {
-        int32_t y = row, z = item.origin[operand] ? 0 : item.group;
+        int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, item.origin[operand]);
+        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, anywhere(operand), item.origin[operand]);
     }
 
     __device__ __forceinline__ void release(uint32_t step) const {
@@ -3324,7 +3329,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         *x = item.j0 + number % results::ACROSS * results::COLS;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
-        *z = call.ragged[operand] ? item.first_row[operand] + i + v : item.origin[operand] ? 0 : item.group;
+        *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
         return v > 0 && *x < call.call.desc.d.shape.cols;
     }
     /* One thread: C comes to a slab. */
@@ -3336,7 +3341,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return;
         }
         tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, anywhere(TEGROUP_IMPL_C),
+                              item.origin[TEGROUP_IMPL_C]);
     }
     /* C for the first slabs, while the sums are made. */
     template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
@@ -3369,7 +3375,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (edge) copy<WIDE>(group, item, number, x);
         if (threadIdx.x % 128 != 0) return;
         if (there && !edge)
-            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, item.origin[TEGROUP_IMPL_D]);
+            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, anywhere(TEGROUP_IMPL_D),
+                                   item.origin[TEGROUP_IMPL_D]);
         tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
         if (!adds || number == 0 || number - 1 + results::USED >= results::COUNT) return;
         tegroup_impl_tma_store_wait<1>();
@@ -3641,23 +3648,26 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
     const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
-                  before = ragged ? box_rows * row : 0;
+                  planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const int64_t planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
-                                (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 22};
+                                (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group), 16,
                                    (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    char *const origin = (char *)(uintptr_t)TEGROUP_ALIGNMENT; /* of all addresses: the lowest that the driver takes */
-    const CUresult code = encode(
-        &call->map[operand], type, listed ? 5 : 3, listed || !t->data ? origin : (char *)t->data - before, dims, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    /* some address that exists: of a list that of the list itself, and of no rows that of the sizes */
+    const uintptr_t address = listed    ? (uintptr_t)t->pointers & ~(uintptr_t)15
+                              : t->data ? (uintptr_t)t->data
+                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
+    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     call->ragged[operand] = ragged;
-    call->before[operand] = listed ? before + TEGROUP_ALIGNMENT : 0;
+    call->listed[operand] = listed;
+    call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
     if (error) error->native = (int32_t)code;

@@ -40,32 +40,32 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* ---- copies ---- */
 
-/* A box of a tensor to shared memory; its bytes arrive at `barrier`. origin: 0 for a tensor of three dimensions; else one of
- * five, the last two being the address of the buffer in steps of 16 bytes and of 2^35. */
+/* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
+ * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
 static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z, uint64_t origin) {
-    if (origin == 0)
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-                     "[%2];" ::"r"(to),
-                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
-                     : "memory");
-    else
+                                                             int32_t y, int32_t z, bool anywhere, uint64_t origin) {
+    if (anywhere)
         asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
                      "%7}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
                      "r"((int32_t)(origin >> 35))
                      : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+                     "[%2];" ::"r"(to),
+                     "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+                     : "memory");
 }
 /* A box from shared memory. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, uint64_t origin) {
-    if (origin == 0)
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
-                     "r"(x), "r"(y), "r"(z)
-                     : "memory");
-    else
+                                                              int32_t z, bool anywhere, uint64_t origin) {
+    if (anywhere)
         asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
                      "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
+                     "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* What this thread stored since is one group. */

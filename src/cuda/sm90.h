@@ -5,10 +5,11 @@
  * multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
- * [start][R][cols], whose starts are one line apart, start 0 being R lines before the buffer: lines from y = R - v of start
+ * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of start
  * z = first + v are just the v lines from `first` on, and those past them lie outside the tensor, where they are read as zeros
- * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Operands in buffers of their own are
- * all parts of one tensor, too: two more dimensions, with strides of 16 bytes and of 2^35, reach any address.
+ * and never written (A. Goucher's trick, as Triton's ragged tensor descriptors use it). Two more dimensions, with strides of 16
+ * bytes and of 2^35, reach every address modulo 2^64: R lines before the buffer, and operands in buffers of their own. (The
+ * address in a map is a real one: loads through a map that begins in memory which does not exist fault.)
  *
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
@@ -25,8 +26,9 @@ enum {
 typedef struct tegroup_impl_sm90_call {
     CUtensorMap map[4];
     tegroup_impl_gpu_call call;
-    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col] */
-    int64_t before[4]; /* bytes from the map's origin to a buffer; 0: it is not one of many */
+    int32_t ragged[4]; /* the map is one of boxes, as above; else [group][row][col]      */
+    int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
+    uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
 } tegroup_impl_sm90_call;
 
@@ -36,7 +38,7 @@ typedef struct tegroup_impl_sm90_item {
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
     int32_t first_row[4]; /* of the group in ragged operands */
-    uint64_t origin[4];   /* of the group's buffer, from the map's origin; 0: there is one buffer */
+    uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
@@ -100,7 +102,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g, bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
         const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
-        first_row[operand] = view.rows && !call.before[operand] ? (int32_t)view.start[g] : 0;
+        first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
         if (rows_too && there < rows) rows = (int32_t)there;
     }
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
@@ -146,7 +148,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
         for (int i = 0; i < 4; i++) {
             item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
-            item->origin[i] = 0;
+            item->origin[i] = call.shift[i];
         }
         buffer(desc.a, TEGROUP_IMPL_A, item);
         buffer(desc.b, TEGROUP_IMPL_B, item);
@@ -157,9 +159,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
                                            tegroup_impl_sm90_item *item) const {
-        if (!call.before[operand]) return;
+        if (!call.listed[operand]) return;
         const uint64_t address = (uint64_t)(uintptr_t)t.pointers[item->group];
-        item->origin[operand] = address - (uint64_t)call.before[operand];
+        item->origin[operand] += address;
         if (address % 16 == 0) return;
         if (operand == TEGROUP_IMPL_D) item->lines = 0;
         else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
@@ -253,6 +255,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         __syncthreads();
     }
+    __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
+        return call.ragged[operand] || call.listed[operand];
+    }
     __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
@@ -309,13 +314,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand, uint32_t to,
                                               uint32_t full, int32_t col, int32_t row, int32_t rows, int32_t box) const {
-        int32_t y = row, z = item.origin[operand] ? 0 : item.group;
+        int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, item.origin[operand]);
+        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, anywhere(operand), item.origin[operand]);
     }
 
     __device__ __forceinline__ void release(uint32_t step) const {
@@ -450,7 +455,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         *x = item.j0 + number % results::ACROSS * results::COLS;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
-        *z = call.ragged[operand] ? item.first_row[operand] + i + v : item.origin[operand] ? 0 : item.group;
+        *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
         return v > 0 && *x < call.call.desc.d.shape.cols;
     }
     /* One thread: C comes to a slab. */
@@ -462,7 +467,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return;
         }
         tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, anywhere(TEGROUP_IMPL_C),
+                              item.origin[TEGROUP_IMPL_C]);
     }
     /* C for the first slabs, while the sums are made. */
     template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
@@ -495,7 +501,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (edge) copy<WIDE>(group, item, number, x);
         if (threadIdx.x % 128 != 0) return;
         if (there && !edge)
-            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, item.origin[TEGROUP_IMPL_D]);
+            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, anywhere(TEGROUP_IMPL_D),
+                                   item.origin[TEGROUP_IMPL_D]);
         tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
         if (!adds || number == 0 || number - 1 + results::USED >= results::COUNT) return;
         tegroup_impl_tma_store_wait<1>();

@@ -140,23 +140,26 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
     const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
-                  before = ragged ? box_rows * row : 0;
+                  planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const int64_t planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
-                                (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 22};
+                                (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group), 16,
                                    (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    char *const origin = (char *)(uintptr_t)TEGROUP_ALIGNMENT; /* of all addresses: the lowest that the driver takes */
-    const CUresult code = encode(
-        &call->map[operand], type, listed ? 5 : 3, listed || !t->data ? origin : (char *)t->data - before, dims, strides, box, steps,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    /* some address that exists: of a list that of the list itself, and of no rows that of the sizes */
+    const uintptr_t address = listed    ? (uintptr_t)t->pointers & ~(uintptr_t)15
+                              : t->data ? (uintptr_t)t->data
+                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
+    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     call->ragged[operand] = ragged;
-    call->before[operand] = listed ? before + TEGROUP_ALIGNMENT : 0;
+    call->listed[operand] = listed;
+    call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
     if (error) error->native = (int32_t)code;

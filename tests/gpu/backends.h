@@ -34,10 +34,10 @@ static tegroup_verdict backend_verdict(tegroup_backend backend) {
     return none;
 }
 
-/* TEGROUP_TEST_GROUPED=0 leaves out cuBLASLt's grouped matmul: for tools that break off inside its kernels. */
+/* TEGROUP_TEST_BACKENDS=sm90,portable: these alone, for tools that break off inside the kernels of others. */
 static int backend_here(tegroup_backend backend) {
-    const char *grouped = getenv("TEGROUP_TEST_GROUPED");
-    if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED && grouped != NULL && grouped[0] == '0') return 0;
+    const char *wanted = getenv("TEGROUP_TEST_BACKENDS");
+    if (wanted != NULL && strstr(wanted, tegroup_backend_name(backend)) == NULL) return 0;
     static int known[TEGROUP_BACKEND_COUNT]; /* 0 = not asked yet, 1 = no, 2 = yes */
     if (known[backend] == 0) known[backend] = backend_verdict(backend).status == TEGROUP_OK ? 2 : 1;
     return known[backend] == 2;

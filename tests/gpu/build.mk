@@ -52,7 +52,7 @@ variant_ptx_80     := -gencode arch=compute_80,code=compute_80 -DTEGROUP_IMPL_SH
 variant_sm_80      := -gencode arch=compute_80,code=sm_80 -DEXPECT_NOT_BUILT
 $(VARIANTS:%=$(OUT)/variant_%): $(OUT)/variant_%: tests/gpu/works/variant.cu $(HEADERS)
 	@mkdir -p $(@D)
-	$(NVCC) $(filter-out $(if $(findstring -G,$(variant_$*)),-lineinfo),$(NVCCFLAGS)) $(variant_$*) -Xcompiler -pthread $< -o $@
+	$(NVCC) $(filter-out $(if $(findstring -G,$(variant_$*)),-lineinfo),$(NVCCFLAGS)) $(variant_$*) -DEXPECT_SM90=$(if $(filter code=sm_90a,$(subst $(comma), ,$(variant_$*))),1,0) -Xcompiler -pthread $< -o $@
 
 $(OUT)/quickstart: examples/quickstart.cu $(HEADERS)
 	@mkdir -p $(@D)

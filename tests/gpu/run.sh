@@ -56,11 +56,11 @@ if [ "$mode" = sanitize ]; then
             log=$out/$tool.$name.log
             # shellcheck disable=SC2086 # lists of options
             case $tool in # the tool itself breaks off inside cuBLAS 13.10's grouped kernels
-            racecheck | synccheck) grouped=0 ;;
-            *) grouped=1 ;;
+            racecheck | synccheck) backends=sm90,portable,cublaslt_loop ;;
+            *) backends=sm90,portable,cublaslt_grouped,cublaslt_loop ;;
             esac
             # shellcheck disable=SC2086
-            TEGROUP_TEST_GROUPED=$grouped TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool $tool $options "$out/$name" $arguments >"$log" 2>&1
+            TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool $tool $options "$out/$name" $arguments >"$log" 2>&1
             code=$?
             findings=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
             if grep -q '^\[  FAILED  \]' "$log"; then

@@ -10,7 +10,7 @@
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
 
-static void set_product(product *p, tegroup_op op, tegroup_dtype in, tegroup_dtype out, int64_t rows, int64_t n, int64_t k) {
+static void set_product(product *p, tegroup_backend backend, tegroup_op op, tegroup_dtype in, tegroup_dtype out, int64_t rows, int64_t n, int64_t k) {
     const int64_t counts[4] = {rows, 0, rows / 2, 1};
     memset(p, 0, sizeof *p);
     p->op = op;
@@ -21,7 +21,7 @@ static void set_product(product *p, tegroup_op op, tegroup_dtype in, tegroup_dty
     p->n = n;
     p->k = k;
     p->seed = 9;
-    product_make(p, TEGROUP_BACKEND_PORTABLE);
+    product_make(p, backend);
     product_counts(p, counts);
 }
 
@@ -57,14 +57,28 @@ UTEST(variant, other_architecture_is_not_built) {
 
 #else
 
+/* Builds without code for sm_90a say so, and do without it. */
+UTEST(variant, hopper_kernels) {
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+    product p;
+    set_product(&p, TEGROUP_BACKEND_AUTO, TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 16, 64, 64);
+    ASSERT_EQ(TEGROUP_OK, tegroup_explain(&p.desc, NULL, verdicts, &p.error));
+    ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+    for (int v = 0; v < TEGROUP_BACKEND_COUNT - 1; v++)
+        if (verdicts[v].backend == TEGROUP_BACKEND_SM90) ASSERT_EQ(EXPECT_SM90 ? TEGROUP_OK : TEGROUP_ERROR_NOT_BUILT, verdicts[v].status);
+    ASSERT_EQ(EXPECT_SM90 ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, p.plan.backend);
+    product_free(&p);
+}
+
 UTEST(variant, products) {
     static const int64_t shapes[][3] = {{1, 72, 40}, {16, 17, 23}, {40, 200, 264}, {150, 136, 96}};
     for (int op = 0; op < 3; op++)
-        for (int in = 0; in < 3; in++)
+        for (int in = 0; in < 3 + 2 * EXPECT_SM90; in++) /* the last two on the Hopper backend */
             for (int shape = 0; shape < 4; shape++) {
                 product p;
                 int64_t disturbed;
-                set_product(&p, ops[op], types[in], (op + shape) % 2 == 0 ? TEGROUP_DTYPE_F32 : types[in], shapes[shape][0], shapes[shape][1], shapes[shape][2]);
+                if (in >= 3 && shape == 1) continue; /* rows of whole 16 bytes */
+                set_product(&p, in < 3 ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_SM90, ops[op], types[in % 3], (op + shape) % 2 == 0 ? TEGROUP_DTYPE_F32 : types[in % 3], shapes[shape][0], shapes[shape][1], shapes[shape][2]);
                 const tegroup_status status = product_plan(&p);
                 if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", p.error.field, p.error.rule);
                 ASSERT_EQ(TEGROUP_OK, status);
@@ -87,7 +101,7 @@ UTEST(variant, default_streams) {
     uint64_t want = 0;
     int wrong[THREADS] = {0};
     for (int t = 0; t < THREADS; t++) {
-        set_product(&products[t], TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32, 100, 136, 264);
+        set_product(&products[t], TEGROUP_BACKEND_AUTO, TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32, 100, 136, 264);
         ASSERT_EQ(TEGROUP_OK, product_plan(&products[t]));
     }
     ASSERT_EQ(TEGROUP_OK, product_run(&products[0], &products[0].plan, NULL));
@@ -115,7 +129,7 @@ UTEST(variant, capture) {
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t step;
-    set_product(&p, TEGROUP_OP_WGRAD, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, 100, 136, 264);
+    set_product(&p, TEGROUP_BACKEND_AUTO, TEGROUP_OP_WGRAD, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, 100, 136, 264);
     ASSERT_EQ(TEGROUP_OK, product_plan(&p));
     ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
     const uint64_t want = product_hash(&p, NULL);
