@@ -3717,17 +3717,30 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+#define TEGROUP_IMPL_PORTABLE_FOUND 4   /* tiles that are found at a time */
 
-/* The tile that a block works on. */
+/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
 typedef struct tegroup_impl_gpu_tile {
-    tegroup_impl_product p;
-    int64_t i0, j0;
-    int32_t valid;
+    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
+    const char *scale;
+    char *d;
+    int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
+    int64_t k;
+    int32_t m, n; /* at most the tile's own */
+    float alpha, beta;
+    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
 } tegroup_impl_gpu_tile;
 
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+/* All 16, or nothing; without a branch between the instructions around it. */
+static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
+    asm volatile(
+        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
+        "r"(to), "l"(from)
+        : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -3750,16 +3763,18 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], u
                      : "memory");
 }
 
+/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
 template <bool BF16>
 static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                         uint32_t b1) {
     if (BF16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-            "{%0,%1,%2,%3};\n"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};\n"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -3780,8 +3795,9 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_i
     return tegroup_impl_ceil_div(p->m, TILE_M) * tegroup_impl_ceil_div(p->n, TILE_N);
 }
 
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Tiles are asked for in
- * rising order, so the walk never turns back. Lives in shared memory: registers are for sums. */
+/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
+ * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
+ * walk never turns back. Lives in shared memory: registers are for sums. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles before the 32 groups at hand */
     int64_t upto[32]; /* of these: tiles of each one and those before it */
@@ -3803,107 +3819,129 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         }
         __syncwarp();
     }
-    /* Tile number t, or none when there are fewer. Within a group tiles go in stripes of 8 along m: their operands stay in L2. */
+    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a group tiles go in
+     * stripes of 8 along m: their operands stay in L2. */
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
-        const int32_t lane = (int32_t)threadIdx.x & 31;
-        while (t >= before + upto[31]) {
-            if (base + 32 >= call.desc.a.shape.groups) {
-                if (lane == 0) tile->valid = 0;
-                __syncwarp();
-                return;
+        for (;;) {
+            if (tile && t < before + upto[31]) {
+                int32_t owner = 0;
+                while (t >= before + upto[owner]) owner++;
+                put(call, base + owner, t - before - (owner > 0 ? upto[owner - 1] : 0), tile);
+                tile = NULL;
             }
+            const bool more = base + 32 < call.desc.a.shape.groups;
+            if (tile && !more) tile->valid = 0;
+            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
             load(call, base + 32, before + upto[31]);
         }
-        const int32_t owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + upto[lane])) - 1;
-        if (lane == owner) {
-            tegroup_impl_product p;
-            const int64_t count = tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, base + lane, &p),
-                          local = t - (before + upto[lane] - count);
-            const int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
-            const int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
-                          within = local - stripe * 8 * tiles_n;
-            tile->p = p;
-            tile->i0 = (8 * stripe + within % height) * TILE_M;
-            tile->j0 = within / height * TILE_N;
-            tile->valid = 1;
-        }
         __syncwarp();
+    }
+    /* Tile number `local` of group g. */
+    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int64_t local,
+                                        tegroup_impl_gpu_tile *tile) {
+        const tegroup_gemm_desc &desc = call.desc;
+        tegroup_impl_product p;
+        tegroup_impl_gpu_product(&call, g, &p);
+        const int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
+        const int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
+                      within = local - stripe * 8 * tiles_n;
+        const int64_t i0 = (8 * stripe + within % height) * TILE_M, j0 = within / height * TILE_N;
+        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        tile->a_row = p.a.ld * in;
+        tile->b_row = p.b.ld * in;
+        tile->c_row = p.c.ld * out;
+        tile->d_row = p.d.ld * out;
+        tile->a = p.a.base + (p.a.first + i0 * p.a_line) * in;
+        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
+        tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
+        tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
+        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+                         ? NULL
+                         : p.bias.base + (p.bias.first + j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+        tile->scale =
+            desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                ? NULL
+                : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        tile->k = p.k;
+        tile->m = (int32_t)tegroup_impl_min(TILE_M, p.m - i0);
+        tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
+        tile->alpha = (float)p.alpha;
+        tile->beta = (float)p.beta;
+        tile->reads_c = p.beta != 0;
+        tile->valid = 1;
     }
 };
 
 /* ---- loading ---- */
 
-/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. */
-static __device__ __noinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t low = 4 * i < bytes ? *(const uint16_t *)(from + 4 * i) : 0u,
-                 high = 4 * i + 2 < bytes ? *(const uint16_t *)(from + 4 * i + 2) : 0u;
-        word[i] = low | high << 16;
+/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. AT_ONCE: words of the four, as registers allow. */
+template <int AT_ONCE>
+static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll AT_ONCE
+    for (int i = 0; i < 16; i += 4) {
+        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
+                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
+        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
     }
-    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};\n" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
-                 "r"(word[3])
-                 : "memory");
 }
 
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else [k][line];
- * either way 16-byte chunks are permuted within their row by XOR with the row's number, so that eight rows meet eight banks.
- * Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
+/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
+ * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
+ * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
 template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
-    static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, CHUNKS = ALONG_K ? TILE_K / 8 : LINES / 8;
-    static constexpr int ROWS = ALONG_K ? LINES : TILE_K, ROWS_A_PASS = THREADS / CHUNKS,
-                         PASSES = (ROWS + ROWS_A_PASS - 1) / ROWS_A_PASS;
-    static_assert(ALONG_K || LINES >= 64, "a row of eight chunks is what the permutation needs");
-    static_assert(ROWS_A_PASS % 8 == 0, "the permutation must repeat from pass to pass");
+    static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
+    static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
+                         PASSES = PASSES_A_PANEL * (ALONG_K ? 1 : LINES / 64);
+    static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
+    static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
     const char *from; /* this thread's first chunk of the next step */
-    int64_t row_bytes;
-    int32_t room;      /* lines left from its row (along k), or elements of its chunk that are within the lines */
-    bool fast, steady; /* rows of whole 16 bytes; and every line exists, so that whole steps need no bounds */
+    int32_t room;     /* lines left from its row (along k), or from its chunk */
+    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
 
-    static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / CHUNKS; }
-    static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % CHUNKS; }
+    static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
+    static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
+    static __device__ __forceinline__ int32_t down(int pass) { return pass % PASSES_A_PANEL * ROWS_A_PASS; }
+    static __device__ __forceinline__ int32_t panel(int pass) { return pass / PASSES_A_PANEL; }
+    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes) {
+        return (((uintptr_t)at | (uintptr_t)row_bytes) & 15) == 0;
+    }
 
-    __device__ __forceinline__ void open(const char *base, int64_t ld, int64_t lines) {
-        row_bytes = ld * 2;
+    __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
         from = base + row() * row_bytes + chunk() * 16;
-        room = (int32_t)tegroup_impl_clamp(ALONG_K ? lines - row() : lines - chunk() * 8, 0, LINES);
-        fast = (((uintptr_t)base | (uintptr_t)row_bytes) & 15) == 0;
-        steady = fast && lines >= LINES && ROWS % ROWS_A_PASS == 0;
+        room = ALONG_K ? lines - row() : lines - chunk() * 8;
+        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
     }
-    /* Bytes that there are of the chunk r rows down, when k more elements of k are left. */
-    __device__ __forceinline__ int32_t bytes(int r, int32_t k) const {
-        const int32_t there = ALONG_K ? (r < room ? k - chunk() * 8 : 0) : (row() + r < k ? room : 0);
-        return there < 0 ? 0 : there > 8 ? 16 : there * 2;
+    /* This thread's place in a stage. */
+    static __device__ __forceinline__ uint32_t place() {
+        return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
     }
-    /* k_left: elements of k from this step on. */
-    __device__ __forceinline__ void load(uint32_t stage, int64_t k_left) {
-        const int32_t k = k_left < TILE_K ? (int32_t)k_left : TILE_K;
-        const uint32_t to = stage + (uint32_t)((row() * CHUNKS + (chunk() ^ (row() & 7))) * 16);
-        const char *at = from;
-        from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes;
-        if (steady && k == TILE_K) {
+    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is said ahead. Of
+     * lines that do not exist nothing is loaded: whatever is there in their place leads to results that nobody stores. */
+    template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
+        if (!WHOLE && (!whole || k < TILE_K)) {
+            piece_by_piece(to, row_bytes, k);
+            return;
+        }
 #pragma unroll
-            for (int i = 0; i < PASSES; i++, at += ROWS_A_PASS * row_bytes)
-                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, 16);
-        } else if (fast && k == TILE_K && ROWS % ROWS_A_PASS == 0) { /* where a group or a row ends */
-            const int32_t some = room < 8 ? room * 2 : 16;
-#pragma unroll
-            for (int i = 0; i < PASSES; i++, at += ROWS_A_PASS * row_bytes)
-                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at,
-                                      !ALONG_K                 ? some
-                                      : i * ROWS_A_PASS < room ? 16
-                                                               : 0);
-        } else if (fast) { /* of no bytes nothing is read, wherever that would be */
+        for (int pass = 0; pass < PASSES; pass++)
+            tegroup_impl_cp_async_if(ALONG_K ? down(pass) < room : panel(pass) * 64 < room,
+                                     to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128);
+    }
+    /* The same where it may end within a chunk, or chunks are not aligned. */
+    __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
-            for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
-                tegroup_impl_cp_async(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
-        } else {
-#pragma unroll 1
-            for (int i = 0; i < PASSES && row() + i * ROWS_A_PASS < ROWS; i++, at += ROWS_A_PASS * row_bytes)
-                tegroup_impl_load_slowly(to + (uint32_t)(i * ROWS_A_PASS * CHUNKS * 16), at, bytes(i * ROWS_A_PASS, k));
+        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
+            const char *at = from + down(pass) * row_bytes + panel(pass) * 128;
+            const int32_t there = ALONG_K ? (down(pass) < room ? k - chunk() * 8 : 0)
+                                          : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
+            const int32_t bytes = there < 0 ? 0 : there > 8 ? 16 : there * 2;
+            const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
+            if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
+            else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }
+    __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
 /* ---- storing ---- */
@@ -3955,89 +3993,58 @@ static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dty
         if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
 }
 
-/* Where the results of one tile go: alpha * sum + beta * C + scale * bias. Few registers, since all the sums are in others, and
- * none of it read from shared memory again: the compiler cannot know that stores to D leave that alone. */
-struct tegroup_impl_gpu_output {
-    char *d; /* of the tile's first element, as the others */
-    const char *c, *bias;
-    const char *scale;    /* of its first row; NULL = 1 */
-    int64_t d_row, c_row; /* bytes between rows */
-    int32_t m, n;         /* of the tile */
-    float alpha, beta;
-    bool empty, reads_c; /* an empty sum is no term at all, and beta 0 does not read C */
-
-    __device__ __forceinline__ tegroup_impl_gpu_output(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                       int tile_m, int tile_n) {
-        const tegroup_impl_product &p = tile.p;
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        d_row = p.d.ld * bytes;
-        c_row = p.c.ld * bytes;
-        d = p.d.base + (p.d.first + tile.j0) * bytes + tile.i0 * d_row;
-        c = p.c.base + (p.c.first + tile.j0) * bytes + tile.i0 * c_row;
-        bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
-                   ? NULL
-                   : p.bias.base + (p.bias.first + tile.j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
-        scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                    ? NULL
-                    : (const char *)desc.row_scale
-                          + (p.a.row0 + tile.i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-        m = (int32_t)tegroup_impl_min(tile_m, p.m - tile.i0);
-        n = (int32_t)tegroup_impl_min(tile_n, p.n - tile.j0);
-        alpha = (float)p.alpha;
-        beta = (float)p.beta;
-        empty = p.k == 0;
-        reads_c = p.beta != 0;
+/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The tile is a
+ * copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
+                                                               const tegroup_impl_gpu_tile &tile, int line, int first,
+                                                               const float *sums) {
+    const bool empty = tile.k == 0; /* an empty sum is no term at all */
+    const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+    const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+    float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
+    if (line >= tile.m || count <= 0) return;
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(tile.alpha, x[e]);
+    if (tile.reads_c) {
+        tegroup_impl_gpu_load8(desc.d.dtype, tile.c + line * tile.c_row + first * bytes, count, y);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
     }
-    /* Eight sums of line `line` from column `first` on, both within the tile. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, int line, int first, const float *sums) const {
-        const int32_t count = n - first < 8 ? n - first : 8;
-        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
-        float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
-        if (line >= m || count <= 0) return;
+    if (tile.bias) {
+        const float by = tile.scale ? tegroup_impl_load_f32(desc.row_scale_dtype, tile.scale, line) : 1.0f;
+        tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
+                               count, y);
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, x[e]);
-        const int32_t bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        if (reads_c) {
-            tegroup_impl_gpu_load8(desc.d.dtype, c + line * c_row + first * bytes, count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                x[e] = empty ? tegroup_impl_gpu_mul(beta, y[e]) : tegroup_impl_gpu_fma(beta, y[e], x[e]);
-        }
-        if (bias) {
-            const float by = scale ? tegroup_impl_load_f32(desc.row_scale_dtype, scale, line) : 1.0f;
-            tegroup_impl_gpu_load8(desc.bias.dtype, bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
-                                   count, y);
-#pragma unroll
-            for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
-        }
-        tegroup_impl_gpu_store8(desc.d.dtype, d + line * d_row + first * bytes, count, x);
+        for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
     }
-};
+    tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
+}
 
 /* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
 static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
-                                                              const tegroup_impl_product &p, int64_t columns) {
-    return p.k > 0 && p.beta == 0 && (desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD)
-           && desc.d.dtype != TEGROUP_DTYPE_F32 && columns <= p.n
-           && (((uintptr_t)p.d.base + (uintptr_t)p.d.first * 2 | (uintptr_t)p.d.ld * 2) & 15) == 0;
+                                                              const tegroup_impl_gpu_tile &tile) {
+    return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
+           && (((uintptr_t)tile.d | (uintptr_t)tile.d_row | (uintptr_t)tile.n * 2) & 15) == 0;
 }
 
 /* ---- fragments ---- */
 
 /* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
  * whether its matrix is the one of the eight higher lines, and of the eight later k. */
-template <int LINES, bool ALONG_K>
+template <bool ALONG_K>
 static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
-    return ALONG_K ? (uint32_t)((line + upper * 8 + r) * TEGROUP_IMPL_PORTABLE_TILE_K * 2 + (later ^ r) * 16)
-                   : (uint32_t)((later * 8 + r) * LINES * 2 + ((line / 8 + upper) ^ r) * 16);
+    return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
+                   : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
 }
 
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: the bits
- * that change are not among those that the warp's own line sets. */
-template <int LINES, bool ALONG_K>
-static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, int kk, int i) {
-    return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * TEGROUP_IMPL_PORTABLE_TILE_K * 2)
-                   : (at ^ (uint32_t)(i * 32)) + (uint32_t)(kk * 16 * LINES * 2);
+/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: a warp's
+ * first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a panel, bytes of one, since
+ * the next then begins at i = 2. */
+template <bool ALONG_K>
+static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
+    return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
+                   : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
 }
 
 /* ---- the two-byte kernel ---- */
@@ -4047,117 +4054,166 @@ template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N,
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
-    static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N, MI = WARP_M / 16, NI = WARP_N / 8;
+    static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
     static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
     static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
     static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
-                         RING_BYTES = STAGES * STAGE_BYTES,
-                         SHARED_BYTES = RING_BYTES + 128; /* room to align the ring */
-    static_assert(NI % 2 == 0 && STEPS % 2 == 0, "B's fragments are loaded in pairs, and two sets alternate");
-    static_assert(TILE_M * PADDED_N * 4 <= RING_BYTES, "the ring has room for the sums");
+                         RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
+    /* The sums take the ring's place in the end; 128: room to align it. */
+    static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
+    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
+    static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
 
-    uint32_t ring, at_a, at_b; /* the ring; this lane's place in a tile of A and of B */
+    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
+    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
     tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
-    int64_t k_left;           /* elements of k that are not yet on their way */
-    int32_t filling, reading; /* stages */
+    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
+    int32_t rows;          /* sixteens of lines that a warp works on */
     float sum[MI][NI][4];
-    uint32_t fa[2][MI][4], fb[2][NI / 2][4];
+    uint32_t fa[MI][4], fb[2][4];
 
-    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
-    static __device__ __forceinline__ int warp_m() { return (int)threadIdx.x / 32 % WARPS_M * WARP_M; }
-    static __device__ __forceinline__ int warp_n() { return (int)threadIdx.x / 32 / WARPS_M * WARP_N; }
+    /* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+    static __device__ __forceinline__ int thread() {
+        int number;
+        asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
+        return number;
+    }
+    __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
+    static __device__ __forceinline__ int warp_n(int thread) { return thread / 32 / WARPS_M * WARP_N; }
 
     __device__ __forceinline__ explicit tegroup_impl_portable_block(const void *memory) {
-        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
-        const int matrix = lane() >> 3, r = lane() & 7;
         ring = tegroup_impl_shared(memory);
-        at_a = tegroup_impl_fragments<TILE_M, A_ALONG_K>(warp_m(), matrix & 1, matrix >> 1, r);
-        at_b = A_BYTES + tegroup_impl_fragments<TILE_N, B_ALONG_K>(warp_n(), matrix >> 1, matrix & 1, r);
+        place = ring + load_a.place();
     }
 
     /* The first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
-        const tegroup_impl_product &p = tile.p;
-        load_a.open(p.a.base + (p.a.first + tile.i0 * p.a_line) * 2, p.a.ld, p.m - tile.i0);
-        load_b.open(p.b.base + (p.b.first + tile.j0 * p.b_line) * 2, p.b.ld, p.n - tile.j0);
-        k_left = p.k;
-        filling = reading = 0;
+        load_a.open(tile.a, tile.a_row, tile.m);
+        load_b.open(tile.b, tile.b_row, tile.n);
+        reading = 0;
 #pragma unroll 1
-        for (int s = 0; s < STAGES - 1; s++) {
-            load_into_a();
-            load_into_b();
+        for (left = (int32_t)((tile.k + TILE_K - 1) / TILE_K) + STAGES - 1; reading < STAGES - 1; reading++, left--) {
+            load_into_a<false>(tile, reading);
+            load_into_b<false>(tile, reading);
+            advance(tile);
         }
+        reading = 0;
     }
-    __device__ __forceinline__ void load_into_a() {
-        if (k_left > 0) load_a.load(ring + (uint32_t)(filling * STAGE_BYTES), k_left);
+    /* Elements of k in the step STAGES - 1 after this one. */
+    __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
+        return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
     }
-    __device__ __forceinline__ void load_into_b() {
-        if (k_left > 0) {
-            load_b.load(ring + (uint32_t)(filling * STAGE_BYTES + A_BYTES), k_left);
-            k_left -= TILE_K;
-            filling = filling + 1 == STAGES ? 0 : filling + 1;
-        }
+    template <bool WHOLE>
+    __device__ __forceinline__ void load_into_a(const tegroup_impl_gpu_tile &tile, int32_t stage) {
+        if (left >= STAGES)
+            load_a.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES), tile.a_row, loadable(tile));
+    }
+    template <bool WHOLE>
+    __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
+        if (left >= STAGES)
+            load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
         tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
     }
-
-    __device__ __forceinline__ void fetch(int set, int kk) {
-        const uint32_t stage = ring + (uint32_t)(reading * STAGE_BYTES);
-#pragma unroll
-        for (int i = 0; i < MI; i++)
-            tegroup_impl_ldmatrix<!A_ALONG_K>(fa[set][i],
-                                              tegroup_impl_fragment<TILE_M, A_ALONG_K>(stage + at_a, kk, i));
-#pragma unroll
-        for (int j = 0; j < NI / 2; j++)
-            tegroup_impl_ldmatrix<!B_ALONG_K>(fb[set][j],
-                                              tegroup_impl_fragment<TILE_N, B_ALONG_K>(stage + at_b, kk, j));
+    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would wait. */
+    __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
+        load_a.advance(tile.a_row);
+        load_b.advance(tile.b_row);
     }
+    __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
     __device__ __forceinline__ void
     arrive() { /* the next step's tile is there, and the one before this step's is free */
         tegroup_impl_cp_wait<STAGES - 2>();
         __syncthreads();
     }
 
-    /* Fragments are loaded under the products of the sixteen of k before theirs. A warp that has none of the group's lines or
-     * columns leaves the tensor cores to others. */
+    __device__ __forceinline__ void fetch_a(int kk, int i) {
+        tegroup_impl_ldmatrix<!A_ALONG_K>(fa[i], ring + (uint32_t)(reading * STAGE_BYTES)
+                                                     + tegroup_impl_fragment<A_ALONG_K>(at_a, 0, kk, i));
+    }
+    __device__ __forceinline__ void fetch_b(int kk, int pair) {
+        tegroup_impl_ldmatrix<!B_ALONG_K>(
+            fb[pair % 2], ring + (uint32_t)(reading * STAGE_BYTES)
+                              + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
+    }
+
+    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen row by row under
+     * the last pair. One set of A's is what registers leave room for; the other warp of the scheduler fills the gaps. */
+    template <bool WHOLE, int ROWS, int KK>
+    __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
+        constexpr int NEXT = (KK + 1) % STEPS;
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; pair++) {
+            const bool last = pair + 1 == PAIRS;
+            if (last && NEXT == 0) {
+                advance(tile);
+                arrive();
+                reading = reading + 1 == STAGES ? 0 : reading + 1;
+            }
+            if (!last) fetch_b(KK, pair + 1);
+            else if (NEXT > 0 || more) fetch_b(NEXT, 0);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                tegroup_impl_mma<BF16>(sum[i][2 * pair], fa[i], fb[pair % 2][0], fb[pair % 2][1]);
+                tegroup_impl_mma<BF16>(sum[i][2 * pair + 1], fa[i], fb[pair % 2][2], fb[pair % 2][3]);
+                if (last && (NEXT > 0 || more)) fetch_a(NEXT, i);
+            }
+            if (WHOLE && pair == 1 && KK == 0) load_into_a<true>(tile, free_stage());
+            if (WHOLE && pair == 1 && KK == 1) load_into_b<true>(tile, free_stage());
+        }
+    }
+    template <int ROWS> __device__ __forceinline__ void fetch() {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) fetch_a(0, i);
+        fetch_b(0, 0);
+    }
+    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
+    template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
+        if (WHOLE) fetch<ROWS>();
+#pragma unroll 1
+        for (; left > 0; left--) {
+            if (!WHOLE) {
+                load_into_a<false>(tile, free_stage());
+                load_into_b<false>(tile, free_stage());
+                fetch<ROWS>();
+            }
+            sixteen<WHOLE, ROWS, 0>(tile, true);
+            sixteen<WHOLE, ROWS, 1>(tile, true);
+            sixteen<WHOLE, ROWS, 2>(tile, true);
+            sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
+        }
+    }
+    /* A warp that has none of the group's lines or columns leaves the tensor cores to others. */
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
-        const int64_t k = tile.p.k;
-        const bool works = tile.i0 + warp_m() < tile.p.m && tile.j0 + warp_n() < tile.p.n;
+        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        const int me = thread(), matrix = me % 32 / 8, r = me % 8, least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
+        const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
+        rows = SHARED && whole && least < MI ? least : MI;
+        at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
+        skip = (uint32_t)(warp_n(me) % 64 / 32 * 8192);
+        at_b = A_BYTES + tegroup_impl_fragments<B_ALONG_K>(warp_n(me), matrix >> 1, matrix & 1, r);
 #pragma unroll
         for (int i = 0; i < MI; i++)
 #pragma unroll
             for (int j = 0; j < NI; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
-        if (k > 0) {
+        if (tile.k > 0) {
             arrive();
-            if (works) fetch(0, 0);
-        }
-        for (int64_t left = k; left > 0; left -= TILE_K) {
-            if (!works) {
-                load_into_a();
-                load_into_b();
-                arrive();
-                continue;
-            }
-#pragma unroll
-            for (int kk = 0; kk < STEPS; kk++) {
-                if (kk + 1 < STEPS) fetch((kk + 1) % 2, kk + 1);
-                else {
+            if (warp_m(me) >= tile.m || warp_n(me) >= tile.n) {
+#pragma unroll 1
+                for (; left > 0; left--, reading = reading + 1 == STAGES ? 0 : reading + 1) {
+                    load_into_a<false>(tile, free_stage());
+                    load_into_b<false>(tile, free_stage());
+                    advance(tile);
                     arrive();
-                    reading = reading + 1 == STAGES ? 0 : reading + 1;
-                    if (left > TILE_K) fetch((kk + 1) % 2, 0);
                 }
-                if (kk == 0) load_into_a();
-                if (kk == 1) load_into_b();
-#pragma unroll
-                for (int i = 0; i < MI; i++)
-#pragma unroll
-                    for (int j = 0; j < NI; j++)
-                        tegroup_impl_mma<BF16>(sum[i][j], fa[kk % 2][i], fb[kk % 2][j / 2][j % 2 * 2],
-                                               fb[kk % 2][j / 2][j % 2 * 2 + 1]);
-            }
+            } else if (SHARED && rows == 1) steps<true, 1>(tile);
+            else if (SHARED && rows == 2) steps<true, 2>(tile);
+            else if (SHARED && rows == 3) steps<true, 3>(tile);
+            else if (whole) steps<true, MI>(tile);
+            else steps<false, MI>(tile);
         }
         tegroup_impl_cp_wait<0>();
         __syncthreads(); /* the ring is free */
@@ -4166,44 +4222,55 @@ struct tegroup_impl_portable_block {
     /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
      * numbers, ready to be copied, */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
-        const float alpha = (float)tile.p.alpha;
+        const float alpha = tile.alpha;
+        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         uint16_t *results = (uint16_t *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
 #pragma unroll
-            for (int j = 0; j < NI; j++)
-                *(uint32_t *)(results + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8
-                              + lane() % 4 * 2) =
-                    tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                            tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
+                for (int j = 0; j < NI; j++)
+                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
+                        tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
+                                                tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
+            }
         __syncthreads();
-        const tegroup_impl_block d = tile.p.d;
-        const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
-        const int32_t lines = (int32_t)tegroup_impl_min(tile.p.m - tile.i0, TILE_M);
-        char *to = d.base + (d.first + (tile.i0 + line) * d.ld + tile.j0 + first) * 2;
+        const int line = me / CHUNKS, first = me % CHUNKS * 8;
+        const int64_t row = tile.d_row;
+        const int32_t lines = line < LINES_A_PASS && first < tile.n ? tile.m : 0;
+        char *to = tile.d + line * row + first * 2;
         const uint16_t *from = results + line * PADDED_N + first;
-        const int64_t step = LINES_A_PASS * 2 * d.ld;
 #pragma unroll 8
-        for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += step)
+        for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
             *(uint4 *)to = *(const uint4 *)from;
     }
     /* or the sums as they are, for everything else. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                           unsigned char *memory) {
+        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        const int line = me / CHUNKS, first = me % CHUNKS * 8;
         float *sums = (float *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
 #pragma unroll
-            for (int j = 0; j < NI; j++)
-                *(float2 *)(sums + (warp_m() + i * 8 + lane() / 4) * PADDED_N + warp_n() + j * 8 + lane() % 4 * 2) =
-                    make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+                for (int j = 0; j < NI; j++)
+                    *(float2 *)(sums + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
+                        make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+            }
         __syncthreads();
-        const tegroup_impl_gpu_output output(desc, tile, TILE_M, TILE_N);
-        const int line = (int)threadIdx.x / CHUNKS, first = (int)threadIdx.x % CHUNKS * 8;
+        const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll 2
-        for (int i = line; i < output.m; i += LINES_A_PASS) output.store(desc, i, first, sums + i * PADDED_N + first);
+        for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
+            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
     }
 };
+
+/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
+ * end. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(int64_t round) {
+    return round * gridDim.x + (uint32_t)((blockIdx.x + round) % gridDim.x);
+}
 
 template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
 static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
@@ -4214,23 +4281,25 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
-    __shared__ tegroup_impl_gpu_tile tiles[2]; /* the one that is worked on, and the next */
+    constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
+    __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
     __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
     tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(ring);
-    const bool walks = threadIdx.x < 32;
-    if (walks) {
+    const int32_t lane = (int32_t)threadIdx.x;
+    if (lane < 32) {
         walk.load(call, 0, 0);
-        walk.find(call, blockIdx.x, &tiles[0]);
+        walk.find(call, tegroup_impl_gpu_number(lane), lane < FOUND ? &tiles[lane] : NULL);
     }
-    int32_t at = 0;
-    for (int64_t t = blockIdx.x;; t += gridDim.x, at ^= 1) {
+    for (int32_t round = 0;; round++) {
         __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
-        const tegroup_impl_gpu_tile &tile = tiles[at];
+        const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
         block.open(tile);
-        if (walks) walk.find(call, t + gridDim.x, &tiles[at ^ 1]); /* while the first loads are on their way */
+        if (lane < 32 && round % FOUND == FOUND - 1) /* while the first loads are on their way */
+            walk.find(call, tegroup_impl_gpu_number(round + 1 + lane),
+                      lane < FOUND ? &tiles[(round + 1 + lane) % (2 * FOUND)] : NULL);
         block.multiply(tile);
-        if (tegroup_impl_gpu_plain(call.desc, tile.p, tile.j0 + TILE_N))
+        if (tegroup_impl_gpu_plain(call.desc, tile))
             block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
         else block.store(call.desc, tile, ring);
     }
@@ -4251,23 +4320,21 @@ static __global__ void __launch_bounds__(256)
     if (threadIdx.x < 32) walk.load(call, 0, 0);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
-        if (threadIdx.x < 32) walk.find(call, t, &tile);
+        if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
         __syncthreads();
         if (!tile.valid) break;
-        const tegroup_impl_product &p = tile.p;
+        constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+        const int64_t a_line = A_ALONG_K ? tile.a_row / 4 : 1, a_k = A_ALONG_K ? 1 : tile.a_row / 4;
+        const int64_t b_line = B_ALONG_K ? tile.b_row / 4 : 1, b_k = B_ALONG_K ? 1 : tile.b_row / 4;
         float sum[4][4] = {};
-        for (int64_t k0 = 0; k0 < p.k; k0 += TILE_K) {
+        for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
             for (int e = (int)threadIdx.x; e < TILE * TILE_K;
                  e += 256) { /* threads run along whichever direction is contiguous */
-                const int la = OP == TEGROUP_OP_WGRAD ? e % TILE : e / TILE_K,
-                          ka = OP == TEGROUP_OP_WGRAD ? e / TILE : e % TILE_K;
-                const int lb = OP == TEGROUP_OP_FORWARD ? e / TILE_K : e % TILE,
-                          kb = OP == TEGROUP_OP_FORWARD ? e % TILE_K : e / TILE;
-                const bool in_a = tile.i0 + la < p.m && k0 + ka < p.k, in_b = tile.j0 + lb < p.n && k0 + kb < p.k;
-                a[ka][la] =
-                    in_a ? ((const float *)p.a.base)[p.a.first + (tile.i0 + la) * p.a_line + (k0 + ka) * p.a_k] : 0.0f;
-                b[kb][lb] =
-                    in_b ? ((const float *)p.b.base)[p.b.first + (tile.j0 + lb) * p.b_line + (k0 + kb) * p.b_k] : 0.0f;
+                const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
+                const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
+                const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
+                a[ka][la] = in_a ? ((const float *)tile.a)[la * a_line + (k0 + ka) * a_k] : 0.0f;
+                b[kb][lb] = in_b ? ((const float *)tile.b)[lb * b_line + (k0 + kb) * b_k] : 0.0f;
             }
             __syncthreads();
 #pragma unroll
@@ -4282,18 +4349,18 @@ static __global__ void __launch_bounds__(256)
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
         __syncthreads();
-        const tegroup_impl_gpu_output output(call.desc, tile, TILE, TILE);
+        const tegroup_impl_gpu_tile here = tile;
 #pragma unroll 1
         for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
-            output.store(call.desc, e / (TILE / 8), e % (TILE / 8) * 8,
-                         sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
+            tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
+                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
     }
 }
 
 /* ==== [18] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -4311,10 +4378,10 @@ typedef struct tegroup_impl_portable_row {
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_row forward[] = {
         TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 128, 4, 2, 3)};
+        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
     static const tegroup_impl_portable_row dgrad[] = {
         TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 128, 4, 2, 3)};
+        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
     static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
                                                       TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
@@ -4330,17 +4397,20 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
 TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
 TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
-TEGROUP_IMPL_PORTABLE_FITS(256, 128, 4, 2, 3, 163);
+TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike. limit: shared memory that a block may have. */
-static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
-                                                                            int32_t limit) {
+ * where groups are long and alike and its width leaves few columns over. limit: shared memory that a block may have. */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
+                                                                            int64_t columns, int alike, int32_t limit) {
     int32_t count, i;
     const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
     for (i = 0; i + 1 < count; i++)
         if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
-            || (rows[i + 1].tile_m > 128 && (lines < 384 || !alike)))
+            || (rows[i + 1].tile_m > 128
+                && (lines < 384 || !alike
+                    || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
+                           > columns + columns / 10)))
             break;
     return &rows[i];
 }
@@ -4382,8 +4452,8 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
                       average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
                       lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
-        const tegroup_impl_portable_row *row =
-            tegroup_impl_portable_choose(p->op, lines, desc->expected_rows_max <= 2 * average, limit);
+        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
+            p->op, lines, p->op == TEGROUP_OP_FORWARD ? p->n : p->k, desc->expected_rows_max <= 2 * average, limit);
         kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
         threads = row->threads;
         shared = row->shared_bytes;

@@ -1,7 +1,7 @@
 /* ---- Portable GEMM: plan and launch ---- */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM80, 90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -19,10 +19,10 @@ typedef struct tegroup_impl_portable_row {
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
     static const tegroup_impl_portable_row forward[] = {
         TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 128, 4, 2, 3)};
+        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
     static const tegroup_impl_portable_row dgrad[] = {
         TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 128, 4, 2, 3)};
+        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
     static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
                                                       TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
     *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
@@ -38,17 +38,20 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
 TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
 TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
-TEGROUP_IMPL_PORTABLE_FITS(256, 128, 4, 2, 3, 163);
+TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike. limit: shared memory that a block may have. */
-static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines, int alike,
-                                                                            int32_t limit) {
+ * where groups are long and alike and its width leaves few columns over. limit: shared memory that a block may have. */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
+                                                                            int64_t columns, int alike, int32_t limit) {
     int32_t count, i;
     const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
     for (i = 0; i + 1 < count; i++)
         if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
-            || (rows[i + 1].tile_m > 128 && (lines < 384 || !alike)))
+            || (rows[i + 1].tile_m > 128
+                && (lines < 384 || !alike
+                    || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
+                           > columns + columns / 10)))
             break;
     return &rows[i];
 }
@@ -90,8 +93,8 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
                       average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
                       lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
-        const tegroup_impl_portable_row *row =
-            tegroup_impl_portable_choose(p->op, lines, desc->expected_rows_max <= 2 * average, limit);
+        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
+            p->op, lines, p->op == TEGROUP_OP_FORWARD ? p->n : p->k, desc->expected_rows_max <= 2 * average, limit);
         kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
         threads = row->threads;
         shared = row->shared_bytes;
