@@ -33,9 +33,6 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     if (backend == TEGROUP_BACKEND_SM90) { /* rows of whole 16 bytes, however wide the matrices */
         if (s->in == TEGROUP_DTYPE_F32) s->in = halves[rng_int(r, 0, 1)];
         s->ng = s->kg = NULL;
-        if (getenv("T_LISTS")) s->lists &= atoi(getenv("T_LISTS"));
-        if (getenv("T_BIAS")) s->bias = 0, s->row_scale_dtype = s->bias_dtype = TEGROUP_DTYPE_UNSET;
-        if (getenv("T_C")) s->c = C_NONE, s->beta = SCALARS_DEFAULT;
         s->aligned = 1;
         s->k = s->k / 8 * 8 + s->n % 8;
         s->pad = multiple_of_8(s->n) - s->n + (s->pad > 4 ? 8 : 0);
