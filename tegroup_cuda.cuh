@@ -3046,7 +3046,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
 /* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
  * apart. */
-template <typename SHAPE, bool TERMS> struct tegroup_impl_sm90_terms {
+template <typename SHAPE> struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
@@ -3058,7 +3059,7 @@ template <typename SHAPE, bool TERMS> struct tegroup_impl_sm90_terms {
         const int lane = (int)threadIdx.x & 31;
         alpha = item.alpha;
         beta = item.beta;
-        if (!TERMS || !call.has_bias) return;
+        if (!BIAS || !call.has_bias) return;
         const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
 #pragma unroll
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
@@ -3407,7 +3408,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
-        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -3430,7 +3431,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                             terms.add(tegroup_impl_high_half(word[i], bf16), &x[2 * i + 1]);
                         }
                     }
-                    if (TERMS && call.has_bias) {
+                    if (TERMS && terms.BIAS && call.has_bias) {
                         terms.add_bias(m, s * 8 + c, x);
                         terms.add_bias(m, s * 8 + c + 1, x + 4);
                     }
@@ -3446,7 +3447,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                sums &sum) const {
         typedef typename SHAPE::template results<true> results;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
-        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -3471,7 +3472,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                             terms.add(old[0], &x[2 * half]);
                             terms.add(old[1], &x[2 * half + 1]);
                         }
-                    if (TERMS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
+                    if (TERMS && terms.BIAS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(there + half * 8 * 128), "f"(x[2 * half]),
@@ -3580,21 +3581,24 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
-/* Which of an operation's rows is the fastest, by measurement (docs/performance.md). */
+/* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
+ * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
-                  n = p->op == TEGROUP_OP_FORWARD ? p->n : p->k, k = p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
-    /* the work that is done for every element that is wanted, from measured rates of full tiles */
-    const double low = 1.06 * (double)tegroup_impl_align(average, 64) * (double)tegroup_impl_align(n, 256),
-                 high = (double)tegroup_impl_align(average, 128) * (double)((n + 191) / 192 * 192),
-                 wide = (double)tegroup_impl_align(average, 128) * (double)tegroup_impl_align(n, 256) * (1 + 128.0 / (double)(k + 1));
+                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
+    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max <= 2 * average;
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
+    const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+                 high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
+                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average < 1024 ? WGRAD_128X128
-                                                                                                          : WGRAD_128X192;
-    return average <= 64 || (low < high && low < wide) ? TURNS_64X256 : high <= wide ? TURNS_128X192 : TOGETHER_128X256;
+        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024 ? WGRAD_128X128
+                                                                                                           : WGRAD_128X192;
+    if (average <= 64) return TURNS_64X256;
+    if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
+    return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
 
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,

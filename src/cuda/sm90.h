@@ -172,7 +172,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
 /* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
  * apart. */
-template <typename SHAPE, bool TERMS> struct tegroup_impl_sm90_terms {
+template <typename SHAPE> struct tegroup_impl_sm90_terms {
+    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
@@ -184,7 +185,7 @@ template <typename SHAPE, bool TERMS> struct tegroup_impl_sm90_terms {
         const int lane = (int)threadIdx.x & 31;
         alpha = item.alpha;
         beta = item.beta;
-        if (!TERMS || !call.has_bias) return;
+        if (!BIAS || !call.has_bias) return;
         const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
 #pragma unroll
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
@@ -533,7 +534,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
-        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -556,7 +557,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                             terms.add(tegroup_impl_high_half(word[i], bf16), &x[2 * i + 1]);
                         }
                     }
-                    if (TERMS && call.has_bias) {
+                    if (TERMS && terms.BIAS && call.has_bias) {
                         terms.add_bias(m, s * 8 + c, x);
                         terms.add_bias(m, s * 8 + c + 1, x + 4);
                     }
@@ -572,7 +573,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                sums &sum) const {
         typedef typename SHAPE::template results<true> results;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
-        const tegroup_impl_sm90_terms<SHAPE, TERMS> terms(call, item, line_of(group));
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -597,7 +598,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                             terms.add(old[0], &x[2 * half]);
                             terms.add(old[1], &x[2 * half + 1]);
                         }
-                    if (TERMS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
+                    if (TERMS && terms.BIAS && call.has_bias) terms.add_bias(m, s * 4 + c, x);
 #pragma unroll
                     for (int half = 0; half < 2; half++)
                         asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(there + half * 8 * 128), "f"(x[2 * half]),

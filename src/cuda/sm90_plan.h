@@ -72,21 +72,24 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
-/* Which of an operation's rows is the fastest, by measurement (docs/performance.md). */
+/* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
+ * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
-                  n = p->op == TEGROUP_OP_FORWARD ? p->n : p->k, k = p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
-    /* the work that is done for every element that is wanted, from measured rates of full tiles */
-    const double low = 1.06 * (double)tegroup_impl_align(average, 64) * (double)tegroup_impl_align(n, 256),
-                 high = (double)tegroup_impl_align(average, 128) * (double)((n + 191) / 192 * 192),
-                 wide = (double)tegroup_impl_align(average, 128) * (double)tegroup_impl_align(n, 256) * (1 + 128.0 / (double)(k + 1));
+                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
+    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max <= 2 * average;
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
+    const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+                 high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
+                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average < 1024 ? WGRAD_128X128
-                                                                                                          : WGRAD_128X192;
-    return average <= 64 || (low < high && low < wide) ? TURNS_64X256 : high <= wide ? TURNS_128X192 : TOGETHER_128X256;
+        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024 ? WGRAD_128X128
+                                                                                                           : WGRAD_128X192;
+    if (average <= 64) return TURNS_64X256;
+    if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
+    return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
 
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,

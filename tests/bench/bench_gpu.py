@@ -247,7 +247,7 @@ class Tegroup:
         n, k = p["N"], p["K"]
         op, *cols = {"forward": (tg.TEGROUP_OP_FORWARD, k, k, n), "dgrad": (tg.TEGROUP_OP_DGRAD, n, k, k)}.get(p["op"], (tg.TEGROUP_OP_WGRAD, n, k, k))
         desc = tg.tegroup_gemm_desc(
-            op=op, space=tg.TEGROUP_SPACE_DEVICE, backend=backend, expected_rows=p["T"], accumulate=int(p["op"] == "wgrad32"), cublaslt=self.lt.handle,
+            op=op, space=tg.TEGROUP_SPACE_DEVICE, backend=backend, expected_rows=p["T"], expected_rows_max=max(p["sizes"]), accumulate=int(p["op"] == "wgrad32"), cublaslt=self.lt.handle,
             cublas_workspace_bytes=CUBLAS_WORKSPACE_BYTES, data_alignment_bytes=256, a=tensor(o.a, True, cols[0]), b=tensor(o.b, o.wgrad, cols[1]), d=tensor(o.d, not o.wgrad, cols[2]))
         if self.functions is not None:
             desc.cublaslt_functions = addressof(self.functions)
