@@ -2731,30 +2731,34 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
  * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
-static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z, bool anywhere, uint64_t origin) {
+static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                                             int32_t x, int32_t y, int32_t z, bool anywhere,
+                                                             uint64_t origin) {
     if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-                     "%7}], [%2];" ::"r"(to),
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
                      "r"((int32_t)(origin >> 35))
                      : "memory");
     else
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-                     "[%2];" ::"r"(to),
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* A box from shared memory. */
-static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, bool anywhere, uint64_t origin) {
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
+                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin) {
     if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35))
                      : "memory");
     else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
-                     "r"(x), "r"(y), "r"(z)
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
+                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* What this thread stored since is one group. */
@@ -2779,8 +2783,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
 
 /* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. */
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-                 "r"(r[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[4], uint32_t from) {
@@ -2795,9 +2799,12 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 /* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
  * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
+           | (uint64_t)1 << 62;
 }
-static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -2807,38 +2814,37 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 
 /* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
  * columns after eight. */
+/* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define TEGROUP_IMPL_F32(i)                                                                                                       \
-    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12), TEGROUP_IMPL_F4(i + 16),              \
-        TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
-#define TEGROUP_IMPL_TEN(t)                                                                                                       \
+#define TEGROUP_IMPL_F32(i)                                                                                    \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12),               \
+    TEGROUP_IMPL_F4(i + 16), TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_TEN(t)                                                                                    \
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
-#define TEGROUP_IMPL_SUMS_128                                                                                                     \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
-    ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TEGROUP_IMPL_SUMS_96                                                                                                      \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", %90, %91, %92, %93, %94, %95"
-#define TEGROUP_IMPL_SUMS_64                                                                                                      \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", %60, %61, %62, %63"
-#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                                        \
-    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                                            \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b                        \
+#define TEGROUP_IMPL_SIXTY                                                                                     \
+    TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", "                                  \
+    TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
+#define TEGROUP_IMPL_NINETY                                                                                    \
+    TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
+#define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
+#define TEGROUP_IMPL_SUMS_128                                                                                  \
+    TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
+    ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                     \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
                  ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
 
 template <int N> struct tegroup_impl_wgmma;
 template <> struct tegroup_impl_wgmma<256> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96)                                         \
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96) \
     : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+        if (BF16)
+            TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
 #undef TEGROUP_IMPL_ARGUMENTS
     }
@@ -2846,8 +2852,8 @@ template <> struct tegroup_impl_wgmma<256> {
 template <> struct tegroup_impl_wgmma<192> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64)                                                              \
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64) \
     : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
         if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
@@ -2857,16 +2863,20 @@ template <> struct tegroup_impl_wgmma<192> {
 template <> struct tegroup_impl_wgmma<128> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
         if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
 #undef TEGROUP_IMPL_ARGUMENTS
     }
 };
+/* clang-format on */
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
+#undef TEGROUP_IMPL_NINETY
+#undef TEGROUP_IMPL_SIXTY
 #undef TEGROUP_IMPL_TEN
 #undef TEGROUP_IMPL_F32
 #undef TEGROUP_IMPL_F4
@@ -2925,8 +2935,7 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
-    static constexpr int STAGES =
-        (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
@@ -2960,7 +2969,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c) : call(c), desc(c.call.desc) {
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
+        : call(c), desc(c.call.desc) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
         load(0, 0);
@@ -2973,7 +2983,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
     /* Rows of a group, in which operands whose snapshots differ meet. */
-    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g, bool rows_too) {
+    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
+                                         bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
         const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
         first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
@@ -3053,8 +3064,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
     float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
-    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call, const tegroup_impl_sm90_item &item,
-                                                       int first_line) {
+    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
+                                                       const tegroup_impl_sm90_item &item, int first_line) {
         const tegroup_gemm_desc &desc = call.call.desc;
         const int lane = (int)threadIdx.x & 31;
         alpha = item.alpha;
@@ -3076,9 +3087,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale,
-                                                          item.first_row[TEGROUP_IMPL_A] + item.i0 + line
-                                                              + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
+                                  : tegroup_impl_load_f32(
+                                      desc.row_scale_dtype, desc.row_scale,
+                                      item.first_row[TEGROUP_IMPL_A] + item.i0 + line
+                                          + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
             }
     }
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
@@ -3105,7 +3117,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
     static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
 
-    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory) : call(c) {
+    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : call(c) {
         static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
         memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
         ring = tegroup_impl_shared(memory);
@@ -3137,7 +3150,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
-    __device__ __forceinline__ void give(int32_t number) const { tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS])); }
+    __device__ __forceinline__ void give(int32_t number) const {
+        tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
+    }
 
     /* One warp: which tiles this block works on. */
     __device__ __forceinline__ void schedule() const {
@@ -3164,7 +3179,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             give(number);
             if (item.group < 0) break;
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
-                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]), to = ring + stage * SHAPE::STAGE_BYTES;
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
+                               to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
                 tegroup_impl_barrier_expect(full, SHAPE::STAGE_BYTES);
                 load_a(item, k0, to, full);
@@ -3172,23 +3188,30 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
         }
     }
-    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        if (SHAPE::OP != TEGROUP_OP_WGRAD) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (SHAPE::OP != TEGROUP_OP_WGRAD)
+            load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
+                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
+                          TEGROUP_IMPL_SM90_LINES);
     }
-    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD) load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
+    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (SHAPE::OP == TEGROUP_OP_FORWARD)
+            load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
-                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
+                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                          TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
-    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand, uint32_t to,
-                                              uint32_t full, int32_t col, int32_t row, int32_t rows, int32_t box) const {
+    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                              uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
+                                              int32_t box) const {
         int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
@@ -3323,8 +3346,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
     template <bool WIDE>
-    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number, tegroup_impl_operand operand,
-                                          int32_t *x, int32_t *y, int32_t *z) const {
+    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
+                                          tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
         typedef typename SHAPE::template results<WIDE> results;
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
@@ -3334,7 +3357,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return v > 0 && *x < call.call.desc.d.shape.cols;
     }
     /* One thread: C comes to a slab. */
-    template <bool WIDE> __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
+    template <bool WIDE>
+    __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
         const uint32_t barrier = at(&rest->added[group][number % SHAPE::SLABS]);
         int32_t x, y, z;
         if (!place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
@@ -3342,8 +3366,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return;
         }
         tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, anywhere(TEGROUP_IMPL_C),
-                              item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z,
+                              anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
     /* C for the first slabs, while the sums are made. */
     template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
@@ -3353,10 +3377,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         for (int i = 0; i < SHAPE::template results<WIDE>::USED; i++) bring<WIDE>(group, item, i);
     }
     /* Until slab `number` may be written, and holds C if that is added. */
-    template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
+    template <bool WIDE>
+    __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
         if (adds) {
-            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]), (rounds + number / results::USED) & 1);
+            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]),
+                                      (rounds + number / results::USED) & 1);
             return;
         }
         if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<results::USED - 1>();
@@ -3398,13 +3424,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             const int row = i / 8, chunk = i % 8;
             if (line + row >= item.lines) break;
             const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
-            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
+            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++)
+                to[row * d.ld + chunk * each + e] = source[e];
         }
     }
 
     template <bool TERMS>
-    __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
-                                                 sums &sum) const {
+    __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
+                                                 uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
@@ -3443,10 +3470,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
     }
     template <bool TERMS>
-    __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
-                                               sums &sum) const {
+    __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
+                                               uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
-        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int row =
+            (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -3531,8 +3559,10 @@ typedef struct tegroup_impl_sm90_row {
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
 #define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, slabs)                                                           \
     {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>, op,        \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M, cols,                                             \
+     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
+     op,                                                                                                               \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
+     cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
     static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
 #undef TEGROUP_IMPL_SM90_ROW
@@ -3609,7 +3639,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     void *encode = NULL;
     int32_t first = 0;
     cudaError_t code;
-    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most, p->rows);
+    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
+                      p->rows);
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, "n", "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, "k", "must be countable in 31 bits", most, p->k);
 #if CUDART_VERSION >= 12050
@@ -3618,7 +3649,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     code = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the driver must tell its functions", error));
-    TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1, 0);
+    TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
+                      0);
     plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
     (void)tegroup_impl_sm90_candidates(plan, &first);
     return tegroup_impl_sm90_choose(plan, first + tegroup_impl_sm90_usual(desc, p), error);
@@ -3652,7 +3684,9 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
     const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
-                  planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
+                  planes = ragged   ? t->shape.rows + box_rows
+                           : listed ? 1
+                                    : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -3666,14 +3700,15 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const uintptr_t address = listed    ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : t->data ? (uintptr_t)t->data
                                         : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides,
+                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     call->ragged[operand] = ragged;
     call->listed[operand] = listed;
     call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
+                            (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
@@ -3707,8 +3742,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
-                         (size_t)row->shared_bytes, stream),
+                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS),
+                         arguments, (size_t)row->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }

@@ -42,30 +42,34 @@ static __device__ __forceinline__ void tegroup_impl_warpgroup_sync(int barrier) 
 
 /* A box of a tensor to shared memory; its bytes arrive at `barrier`. anywhere: the tensor has two more dimensions, with strides
  * of 16 bytes and of 2^35, and the box begins `origin` bytes, modulo 2^64, from where it else would. */
-static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int32_t x,
-                                                             int32_t y, int32_t z, bool anywhere, uint64_t origin) {
+static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                                                             int32_t x, int32_t y, int32_t z, bool anywhere,
+                                                             uint64_t origin) {
     if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-                     "%7}], [%2];" ::"r"(to),
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
                      "r"((int32_t)(origin >> 35))
                      : "memory");
     else
-        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-                     "[%2];" ::"r"(to),
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* A box from shared memory. */
-static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                              int32_t z, bool anywhere, uint64_t origin) {
+static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
+                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin) {
     if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))
+        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35))
                      : "memory");
     else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), "r"(from),
-                     "r"(x), "r"(y), "r"(z)
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
+                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
 /* What this thread stored since is one group. */
@@ -90,8 +94,8 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
 
 /* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. */
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-                 "r"(r[3])
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[4], uint32_t from) {
@@ -106,9 +110,12 @@ static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[
 /* How a tile lies in shared memory: rows of 128 bytes, their 16-byte chunks permuted by XOR with the row's number (the 128-byte
  * swizzle of TMA). leading: bytes from 64 lines to the next 64 where lines are contiguous; else unread. */
 static __device__ __forceinline__ uint64_t tegroup_impl_wgmma_tile(uint32_t address, uint32_t leading) {
-    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return (uint64_t)((address & 0x3ffffu) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32
+           | (uint64_t)1 << 62;
 }
-static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void tegroup_impl_wgmma_begin(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 static __device__ __forceinline__ void tegroup_impl_wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -118,38 +125,37 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 
 /* sum[64 x N] (+)= A[64 x 16] B[16 x N], both in shared memory; a warp's lanes hold sums as mma.sync's accumulators do, eight
  * columns after eight. */
+/* clang-format off */
 #define TEGROUP_IMPL_F4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define TEGROUP_IMPL_F32(i)                                                                                                       \
-    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12), TEGROUP_IMPL_F4(i + 16),              \
-        TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
-#define TEGROUP_IMPL_TEN(t)                                                                                                       \
+#define TEGROUP_IMPL_F32(i)                                                                                    \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12),               \
+    TEGROUP_IMPL_F4(i + 16), TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_TEN(t)                                                                                    \
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
-#define TEGROUP_IMPL_SUMS_128                                                                                                     \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10)       \
-    ", " TEGROUP_IMPL_TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TEGROUP_IMPL_SUMS_96                                                                                                      \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8) ", %90, %91, %92, %93, %94, %95"
-#define TEGROUP_IMPL_SUMS_64                                                                                                      \
-    TEGROUP_IMPL_TEN()                                                                                                            \
-    ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", " TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)        \
-    ", %60, %61, %62, %63"
-#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                                        \
-    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                                            \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b                        \
+#define TEGROUP_IMPL_SIXTY                                                                                     \
+    TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", "                                  \
+    TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
+#define TEGROUP_IMPL_NINETY                                                                                    \
+    TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
+#define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
+#define TEGROUP_IMPL_SUMS_128                                                                                  \
+    TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
+    ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                     \
+    asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
                  ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
 
 template <int N> struct tegroup_impl_wgmma;
 template <> struct tegroup_impl_wgmma<256> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96)                                         \
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96) \
     : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
+        if (BF16)
+            TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
 #undef TEGROUP_IMPL_ARGUMENTS
     }
@@ -157,8 +163,8 @@ template <> struct tegroup_impl_wgmma<256> {
 template <> struct tegroup_impl_wgmma<192> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS                                                                                                    \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64)                                                              \
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64) \
     : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
         if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
@@ -168,16 +174,20 @@ template <> struct tegroup_impl_wgmma<192> {
 template <> struct tegroup_impl_wgmma<128> {
     template <bool BF16, int A_LINES, int B_LINES>
     static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
+#define TEGROUP_IMPL_ARGUMENTS \
+    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
         if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
         else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
 #undef TEGROUP_IMPL_ARGUMENTS
     }
 };
+/* clang-format on */
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
+#undef TEGROUP_IMPL_NINETY
+#undef TEGROUP_IMPL_SIXTY
 #undef TEGROUP_IMPL_TEN
 #undef TEGROUP_IMPL_F32
 #undef TEGROUP_IMPL_F4

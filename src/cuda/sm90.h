@@ -51,8 +51,7 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
-    static constexpr int STAGES =
-        (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
@@ -86,7 +85,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c) : call(c), desc(c.call.desc) {
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
+        : call(c), desc(c.call.desc) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
         load(0, 0);
@@ -99,7 +99,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
     /* Rows of a group, in which operands whose snapshots differ meet. */
-    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g, bool rows_too) {
+    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
+                                         bool rows_too) {
         const tegroup_snapshot_view &view = call.call.views[operand];
         const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
         first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
@@ -179,8 +180,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
     float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
-    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call, const tegroup_impl_sm90_item &item,
-                                                       int first_line) {
+    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
+                                                       const tegroup_impl_sm90_item &item, int first_line) {
         const tegroup_gemm_desc &desc = call.call.desc;
         const int lane = (int)threadIdx.x & 31;
         alpha = item.alpha;
@@ -202,9 +203,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale,
-                                                          item.first_row[TEGROUP_IMPL_A] + item.i0 + line
-                                                              + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
+                                  : tegroup_impl_load_f32(
+                                      desc.row_scale_dtype, desc.row_scale,
+                                      item.first_row[TEGROUP_IMPL_A] + item.i0 + line
+                                          + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
             }
     }
     __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
@@ -231,7 +233,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
     static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
 
-    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory) : call(c) {
+    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : call(c) {
         static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
         memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
         ring = tegroup_impl_shared(memory);
@@ -263,7 +266,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
-    __device__ __forceinline__ void give(int32_t number) const { tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS])); }
+    __device__ __forceinline__ void give(int32_t number) const {
+        tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
+    }
 
     /* One warp: which tiles this block works on. */
     __device__ __forceinline__ void schedule() const {
@@ -290,7 +295,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             give(number);
             if (item.group < 0) break;
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
-                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]), to = ring + stage * SHAPE::STAGE_BYTES;
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
+                               to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
                 tegroup_impl_barrier_expect(full, SHAPE::STAGE_BYTES);
                 load_a(item, k0, to, full);
@@ -298,23 +304,30 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
         }
     }
-    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        if (SHAPE::OP != TEGROUP_OP_WGRAD) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (SHAPE::OP != TEGROUP_OP_WGRAD)
+            load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
+                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
+                          TEGROUP_IMPL_SM90_LINES);
     }
-    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to, uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD) load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
+    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (SHAPE::OP == TEGROUP_OP_FORWARD)
+            load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
-                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0, TEGROUP_IMPL_SM90_LINES);
+                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                          TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
-    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand, uint32_t to,
-                                              uint32_t full, int32_t col, int32_t row, int32_t rows, int32_t box) const {
+    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                              uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
+                                              int32_t box) const {
         int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
@@ -449,8 +462,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
     template <bool WIDE>
-    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number, tegroup_impl_operand operand,
-                                          int32_t *x, int32_t *y, int32_t *z) const {
+    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
+                                          tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
         typedef typename SHAPE::template results<WIDE> results;
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
@@ -460,7 +473,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return v > 0 && *x < call.call.desc.d.shape.cols;
     }
     /* One thread: C comes to a slab. */
-    template <bool WIDE> __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
+    template <bool WIDE>
+    __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
         const uint32_t barrier = at(&rest->added[group][number % SHAPE::SLABS]);
         int32_t x, y, z;
         if (!place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
@@ -468,8 +482,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return;
         }
         tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z, anywhere(TEGROUP_IMPL_C),
-                              item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z,
+                              anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
     /* C for the first slabs, while the sums are made. */
     template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
@@ -479,10 +493,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         for (int i = 0; i < SHAPE::template results<WIDE>::USED; i++) bring<WIDE>(group, item, i);
     }
     /* Until slab `number` may be written, and holds C if that is added. */
-    template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
+    template <bool WIDE>
+    __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
         if (adds) {
-            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]), (rounds + number / results::USED) & 1);
+            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]),
+                                      (rounds + number / results::USED) & 1);
             return;
         }
         if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<results::USED - 1>();
@@ -524,13 +540,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             const int row = i / 8, chunk = i % 8;
             if (line + row >= item.lines) break;
             const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
-            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
+            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++)
+                to[row * d.ld + chunk * each + e] = source[e];
         }
     }
 
     template <bool TERMS>
-    __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
-                                                 sums &sum) const {
+    __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
+                                                 uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
@@ -569,10 +586,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
     }
     template <bool TERMS>
-    __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds, uint32_t rounds,
-                                               sums &sum) const {
+    __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
+                                               uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
-        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int row =
+            (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)

@@ -22,8 +22,10 @@ typedef struct tegroup_impl_sm90_row {
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
 #define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, slabs)                                                           \
     {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>, op,        \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M, cols,                                             \
+     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
+     op,                                                                                                               \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
+     cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
     static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
 #undef TEGROUP_IMPL_SM90_ROW
@@ -83,10 +85,12 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
     const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
-                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
+                 shared = (1 + 128.0 / (double)(k + 1))
+                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024 ? WGRAD_128X128
-                                                                                                           : WGRAD_128X192;
+        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024
+                   ? WGRAD_128X128
+                   : WGRAD_128X192;
     if (average <= 64) return TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
@@ -100,7 +104,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     void *encode = NULL;
     int32_t first = 0;
     cudaError_t code;
-    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most, p->rows);
+    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
+                      p->rows);
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, "n", "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, "k", "must be countable in 31 bits", most, p->k);
 #if CUDART_VERSION >= 12050
@@ -109,7 +114,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     code = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &encode, cudaEnableDefault, &found);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the driver must tell its functions", error));
-    TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1, 0);
+    TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
+                      0);
     plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
     (void)tegroup_impl_sm90_candidates(plan, &first);
     return tegroup_impl_sm90_choose(plan, first + tegroup_impl_sm90_usual(desc, p), error);
@@ -143,7 +149,9 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
     const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
-                  planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
+                  planes = ragged   ? t->shape.rows + box_rows
+                           : listed ? 1
+                                    : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -157,14 +165,15 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const uintptr_t address = listed    ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : t->data ? (uintptr_t)t->data
                                         : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides,
+                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     call->ragged[operand] = ragged;
     call->listed[operand] = listed;
     call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0, (int64_t)code);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
+                            (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
@@ -198,8 +207,8 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
-                         (size_t)row->shared_bytes, stream),
+                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS),
+                         arguments, (size_t)row->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
