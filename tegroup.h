@@ -921,8 +921,8 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one)
- * and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, and sm90's tiles; the other backends have
+ * one) and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
@@ -4012,7 +4012,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
 
 /* ==== [31] Tune, save and load a plan ==== */
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;

@@ -3622,10 +3622,12 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
     const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
-                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
+                 shared = (1 + 128.0 / (double)(k + 1))
+                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024 ? WGRAD_128X128
-                                                                                                           : WGRAD_128X192;
+        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024
+                   ? WGRAD_128X128
+                   : WGRAD_128X192;
     if (average <= 64) return TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
@@ -4622,6 +4624,36 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 
 /* ==== [20] GPU backends: choosing an algorithm ==== */
 
+/* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
+static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
+    int32_t count = 0;
+#if !defined(TEGROUP_NO_CUBLASLT)
+    if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
+#endif
+#if !defined(TEGROUP_NO_SM90)
+    int32_t first;
+    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan, &first);
+#endif
+    return (int32_t)tegroup_impl_clamp(count, 1, TEGROUP_TUNE_CANDIDATES);
+}
+
+/* The plan with candidate i. */
+static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int32_t i, tegroup_error *error) {
+    (void)i, (void)error;
+#if !defined(TEGROUP_NO_CUBLASLT)
+    if (tegroup_impl_uses_cublaslt(plan->backend)) {
+        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+        tegroup_impl_lt_choose(plan, &lt, i);
+    }
+#endif
+#if !defined(TEGROUP_NO_SM90)
+    int32_t first = 0;
+    if (plan->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_candidates(plan, &first) > i)
+        return tegroup_impl_sm90_choose(plan, first + i, error);
+#endif
+    return TEGROUP_OK;
+}
+
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
     tegroup_impl_choice choice;
     memset(&choice, 0, sizeof choice);
@@ -4630,27 +4662,28 @@ static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *p
         const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
         if (lt.count > 0) choice = lt.algorithms[lt.chosen];
     }
-#else
-    (void)plan;
 #endif
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90) { /* by its tile: the table's order may change */
+        choice.words[0] = (uint64_t)plan->tile_m;
+        choice.words[1] = (uint64_t)plan->tile_n;
+    }
+#endif
+    (void)plan;
     return choice;
 }
 
 /* A choice from elsewhere must be among what is offered here. */
 static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
                                                       tegroup_error *error) {
-    const tegroup_impl_choice now = tegroup_impl_cuda_choice(plan);
-    if (memcmp(&now, choice, sizeof now) == 0) return TEGROUP_OK;
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        for (int32_t i = 0; i < lt.count; i++)
-            if (memcmp(&lt.algorithms[i], choice, sizeof *choice) == 0) {
-                tegroup_impl_lt_choose(plan, &lt, i);
-                return TEGROUP_OK;
-            }
+    for (int32_t i = 0; i < tegroup_impl_cuda_candidates(plan); i++) {
+        tegroup_plan candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        const tegroup_impl_choice offered = tegroup_impl_cuda_choice(&candidate);
+        if (memcmp(&offered, choice, sizeof offered) != 0) continue;
+        *plan = candidate;
+        return TEGROUP_OK;
     }
-#endif
     return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
 }
 
@@ -4695,7 +4728,8 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     tegroup_plan candidates[TEGROUP_TUNE_CANDIDATES];
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
-    int32_t count = 1, best = -1;
+    const int32_t count = tegroup_impl_cuda_candidates(plan);
+    int32_t best = -1;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     tegroup_error first;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
@@ -4705,18 +4739,10 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
     memset(&first, 0, sizeof first);
-    candidates[0] = *plan;
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        count = 0;
-        for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && (i < lt.count || i == 0); i++) {
-            candidates[i] = *plan;
-            tegroup_impl_lt_choose(&candidates[i], &lt, i);
-            count = i + 1;
-        }
+    for (int32_t i = 0; i < count; i++) {
+        candidates[i] = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidates[i], i, error));
     }
-#endif
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++)
         medians[i] = i < count && (desc->any_numerics || candidates[i].numerics_id == plan->numerics_id) ? 0.0f : -1.0f;
     for (int32_t round = -1; round < rounds; round++) /* the first to warm up */

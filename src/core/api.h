@@ -63,8 +63,8 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (for now those that cuBLASLt offers; the other backends have one)
- * and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, and sm90's tiles; the other backends have
+ * one) and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 

@@ -1,6 +1,6 @@
 /* ---- Tune, save and load a plan ---- */
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm. All zero where a backend has one candidate. */
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;

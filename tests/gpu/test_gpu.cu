@@ -887,6 +887,58 @@ UTEST(contract, line6_sm90_tiles_agree) {
     }
 }
 
+/* Tuning times every tile, changes no bit, and its result can be saved and loaded. */
+UTEST(gpu, sm90_tune) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    const int64_t counts[4] = {300, 0, 17, 640};
+    for (int op = 0; op < 3; op++) {
+        float milliseconds[TEGROUP_TUNE_CANDIDATES];
+        unsigned char bytes[TEGROUP_SAVED_PLAN_BYTES];
+        cudaEvent_t begin, end;
+        tegroup_plan tuned, loaded;
+        tegroup_tune_desc tune;
+        product p;
+        int32_t first, timed = 0;
+        memset(&p, 0, sizeof p);
+        p.op = ops[op];
+        p.in = p.out = TEGROUP_DTYPE_BF16;
+        p.groups = 4;
+        p.rows = 1000;
+        p.n = 384;
+        p.k = 512;
+        p.seed = 5;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        product_counts(&p, counts);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        product_poison(&p, NULL);
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        const uint64_t want = product_hash(&p, NULL);
+        MUST(cudaEventCreate(&begin));
+        MUST(cudaEventCreate(&end));
+        memset(&tune, 0, sizeof tune);
+        tune.struct_size = sizeof tune;
+        tune.gemm = &p.desc;
+        tune.overwrite = 1;
+        tune.begin = begin;
+        tune.end = end;
+        tune.milliseconds = milliseconds;
+        tuned = p.plan;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
+        for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
+        ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan, &first), timed);
+        ASSERT_EQ(p.plan.numerics_id, tuned.numerics_id);
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&tuned, bytes, sizeof bytes, &p.error));
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&p.desc, bytes, sizeof bytes, &loaded, &p.error));
+        ASSERT_EQ(0, memcmp(&tuned, &loaded, sizeof tuned));
+        product_poison(&p, NULL);
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &loaded, NULL));
+        ASSERT_EQ(want, product_hash(&p, NULL));
+        MUST(cudaEventDestroy(begin));
+        MUST(cudaEventDestroy(end));
+        product_free(&p);
+    }
+}
+
 UTEST(contract, line6_bitwise_deterministic) {
     EACH_BACKEND(b) {
         one_hash(utest_result, b);
