@@ -509,7 +509,7 @@ typedef struct tegroup_gemm_desc {
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
                                              bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
-                                             A backend that needs more than this is not taken: SM90 needs 16.
+                                             Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
@@ -3069,6 +3069,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                                          tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
+    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
@@ -3156,10 +3157,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
                       "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
+    TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
+                      "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
+                      desc->data_alignment_bytes);
     if (unit) {
-        TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= rule->ld_alignment_bytes,
-                          ERROR_UNSUPPORTED, "data_alignment_bytes", "must be 0 or at least what the backend needs",
-                          rule->ld_alignment_bytes, desc->data_alignment_bytes);
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes,
                           p->lda * tegroup_impl_bits(p->a) / 8);

@@ -70,6 +70,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                                          tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
+    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
@@ -157,10 +158,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
                       "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
+    TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
+                      "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
+                      desc->data_alignment_bytes);
     if (unit) {
-        TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= rule->ld_alignment_bytes,
-                          ERROR_UNSUPPORTED, "data_alignment_bytes", "must be 0 or at least what the backend needs",
-                          rule->ld_alignment_bytes, desc->data_alignment_bytes);
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes,
                           p->lda * tegroup_impl_bits(p->a) / 8);
