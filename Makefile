@@ -78,7 +78,7 @@ bench-gpu: build/libtegroup.so build/libhost_calls.so ## GPU backends, torch gro
 
 bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
 	@mkdir -p build
-	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
 
 examples: ## build and run every example by the command in its first line

@@ -509,6 +509,7 @@ typedef struct tegroup_gemm_desc {
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
                                              bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
+                                             Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
@@ -3068,6 +3069,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                                          tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
+    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
@@ -3083,7 +3085,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
     TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
-                      "must hold this backend, with code for this GPU", 1, 0);
+                      rule->backend == TEGROUP_BACKEND_SM90
+                          ? "must hold this backend: nvcc -gencode arch=compute_90a,code=sm_90a"
+                          : "must hold this backend, with code for this GPU",
+                      1, 0);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
@@ -3152,6 +3157,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
                       "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
     TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
+    TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
+                      "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
+                      desc->data_alignment_bytes);
     if (unit) {
         TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes,
@@ -3165,6 +3173,16 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes,
                           p->ldd * tegroup_impl_bits(p->d) / 8);
+        for (i = 0; i < 4; i++) {
+            const tegroup_tensor *t = i == TEGROUP_IMPL_A   ? &desc->a
+                                      : i == TEGROUP_IMPL_B ? &desc->b
+                                      : i == TEGROUP_IMPL_C ? &desc->c
+                                                            : &desc->d;
+            int64_t stride = t->shape.groups > 1 && tegroup_impl_extent(t) > 0 ? tegroup_impl_stride_bytes(t) : 0;
+            TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED,
+                              tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GROUP_STRIDE),
+                              "must be a multiple of so many bytes", rule->ld_alignment_bytes, stride);
+        }
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
@@ -3967,8 +3985,9 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
-                      TEGROUP_BACKEND_CPU, plan->backend);
+    /* the plan may come from a file that was compiled with other switches than this one */
+    TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
 
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));

@@ -1,4 +1,4 @@
-/* nvcc -arch=native -I. examples/quickstart.cu -o quickstart_gpu && ./quickstart_gpu */
+/* nvcc -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -I. examples/quickstart.cu -o quickstart_gpu && ./quickstart_gpu */
 #include <stdio.h>
 #include <string.h>
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-/* nvcc -O3 -arch=native -Xcompiler -march=native,-fopenmp -DTRAIN_MOE_GPU -I. examples/train_moe.c examples/train_moe.cu -o train_moe_gpu -lm */
+/* nvcc -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -Xcompiler -march=native,-fopenmp -DTRAIN_MOE_GPU -I. examples/train_moe.c examples/train_moe.cu -o train_moe_gpu -lm */
 
 /* train_moe on a GPU: train_moe.c with this file in place of its CPU half. Here are tegroup's kernels, memory and the
  * graph, and the stages around the products, each as one plain kernel. Sums have a fixed order: a run repeats bit for bit. */

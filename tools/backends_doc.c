@@ -60,10 +60,11 @@ static void print_backends(const tegroup_verdict *verdicts) { /* in order of pre
         "", "bundled kernels for Hopper: TMA and wgmma", "cuBLASLt's grouped matmul, sizes on the device",
         "bundled kernels for SM80 and later: cp.async and mma.sync", "one cublasLtMatmul a group, sizes on the host",
         "plain C on any machine; the reference for the others"};
-    printf("| backend | what it is | in this version |\n|---|---|---|\n");
+    printf("| backend | what it is | in a C build | in a build by nvcc |\n|---|---|---|---|\n");
     for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++)
-        printf("| `%s` | %s | %s |\n", tegroup_backend_name(verdicts[i].backend), what[verdicts[i].backend],
-               verdicts[i].status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "works");
+        printf("| `%s` | %s | %s | %s |\n", tegroup_backend_name(verdicts[i].backend), what[verdicts[i].backend],
+               verdicts[i].status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "works",
+               verdicts[i].backend == TEGROUP_BACKEND_SM90 ? "works, with code for `sm_90a`" : "works");
 }
 
 static void print_rules(void) {
@@ -160,14 +161,21 @@ int main(void) {
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
-           "A backend that is not built is refused. This page comes from a plain C build, which has the CPU backend alone; a build by nvcc\n"
-           "has `portable`, `cublaslt_grouped` and `cublaslt_loop` too. The last two call the cuBLASLt that the process has loaded (or\n"
-           "`desc.cublaslt_functions`), with the handle `desc.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
+           "A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for `sm_90a` alone\n"
+           "(`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and `TEGROUP_NO_CUBLASLT` do\n"
+           "with theirs. The two of cuBLASLt call the one that the process has loaded (or `desc.cublaslt_functions`), with the handle\n"
+           "`desc.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"
            "`cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends that are\n"
-           "not built say what they will be held to. `cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
+           "not built say what they will be held to.\n\n"
+           "`sm90` asks 16 bytes of leading dimensions, of the distance between uniform groups and of data: the first two when the plan is\n"
+           "made, so that another backend is chosen, the last of each call, unless `data_alignment_bytes` says less before. A list's entries\n"
+           "are in device memory, where its kernel looks at them: from an a, b or c elsewhere comes NaN, and to such a d goes nothing. Rows,\n"
+           "n and k can be 2^31 - 512 at the most. Its kernels want 232 registers a thread, which ptxas gives them in whole-program builds alone: with\n"
+           "`-rdc=true` or `-G` they are right, and slow.\n\n"
+           "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
            "of the columns of d: of data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own\n"
            "number of columns is another, gets NaN. `data_alignment_bytes` says at plan time that data will lie at multiples of more bytes:\n"
            "cuBLASLt is then asked for algorithms that may rely on as many of them as the distances of rows and groups keep, and a call with\n"

@@ -169,8 +169,9 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
-                      TEGROUP_BACKEND_CPU, plan->backend);
+    /* the plan may come from a file that was compiled with other switches than this one */
+    TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
 
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));

@@ -72,6 +72,7 @@ typedef struct tegroup_gemm_desc {
     int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
                                              bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
+                                             Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */

@@ -54,6 +54,7 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
+    static_assert(TILE_M <= 256 && COLS <= 256, "lines of a box of TMA");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
@@ -151,8 +152,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
             item->origin[i] = call.shift[i];
         }
-        buffer(desc.a, TEGROUP_IMPL_A, item);
-        buffer(desc.b, TEGROUP_IMPL_B, item);
+        if (item->k > 0) { /* else the list's entries may be anything */
+            buffer(desc.a, TEGROUP_IMPL_A, item);
+            buffer(desc.b, TEGROUP_IMPL_B, item);
+        }
         if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
         buffer(desc.d, TEGROUP_IMPL_D, item);
         return true;

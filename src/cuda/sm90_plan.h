@@ -102,12 +102,15 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
-    int32_t first = 0;
+    const int32_t usual = tegroup_impl_sm90_usual(desc, p);
+    int32_t first = 0, count;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
-    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, "n", "must be countable in 31 bits", most, p->n);
-    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, "k", "must be countable in 31 bits", most, p->k);
+    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
+                      "must be countable in 31 bits", most, p->n);
+    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
+                      "must be countable in 31 bits", most, p->k);
 #if CUDART_VERSION >= 12050
     code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
 #else
@@ -117,14 +120,15 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
-    (void)tegroup_impl_sm90_candidates(plan, &first);
-    return tegroup_impl_sm90_choose(plan, first + tegroup_impl_sm90_usual(desc, p), error);
+    count = tegroup_impl_sm90_candidates(plan, &first);
+    TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
+    return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
 static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
@@ -147,27 +151,32 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
-    const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape);
-    const int64_t row = tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8, group = tegroup_impl_stride_bytes(t),
-                  planes = ragged   ? t->shape.rows + box_rows
-                           : listed ? 1
-                                    : t->shape.groups;
+    const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape),
+              empty = tegroup_impl_extent(t) == 0;
+    const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
+    /* A stride that reaches no second group can be any, and TMA would not take it. */
+    const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
+    const int64_t planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
-    const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)(ragged || group < 16 ? row : group), 16,
-                                   (cuuint64_t)1 << 35};
+    const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* some address that exists: of a list that of the list itself, and of no rows that of the sizes */
-    const uintptr_t address = listed    ? (uintptr_t)t->pointers & ~(uintptr_t)15
-                              : t->data ? (uintptr_t)t->data
-                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    const CUresult code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides,
-                                 box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    /* some address that exists: of a list that of the list itself, and of no elements that of the sizes */
+    const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
+                              : !empty ? (uintptr_t)t->data
+                                       : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
+    CUresult code = CUDA_ERROR_INVALID_CONTEXT;
+    /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
+    for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
+        if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
+        code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    }
     call->ragged[operand] = ragged;
     call->listed[operand] = listed;
     call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);

@@ -2,7 +2,7 @@
 # The whole compile matrix: the cells of run.sh, then the CUDA half under two releases of nvcc for every architecture, with each
 # switch, in each dialect, and against the headers of CUDA 12.4 and cuBLAS 12.4. A CUDA cell prints its seconds and the bytes of
 # its object. The last line counts. Wheels of PyPI supply what is not installed.
-# Usage: matrix.sh [architecture ...]; MATRIX_FLAGS=-DTEGROUP_NO_PORTABLE for a quick try of the script
+# Usage: matrix.sh [architecture ...]; MATRIX_FLAGS='-DTEGROUP_NO_PORTABLE -DTEGROUP_NO_SM90' for a quick try of the script
 set -u
 self=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$self/../.." && pwd)
@@ -41,7 +41,7 @@ toolkit() { # release
         # shellcheck disable=SC2046
         cell "nvcc $version sm_90a C++$dialect" "$nvcc" -std=c++$dialect $(code 90a) -DTEGROUP_NO_PORTABLE
     done
-    for switches in NO_PORTABLE NO_CUBLASLT NO_CUDA 'NO_PORTABLE NO_CUBLASLT'; do
+    for switches in NO_SM90 NO_PORTABLE NO_CUBLASLT NO_CUDA 'NO_SM90 NO_PORTABLE' 'NO_SM90 NO_PORTABLE NO_CUBLASLT'; do
         # shellcheck disable=SC2046
         cell "nvcc $version sm_90a $switches" "$nvcc" -std=c++17 $(code 90a) $(printf -- ' -DTEGROUP_%s' $switches)
     done

@@ -130,7 +130,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc types'    '' "$cuda -c $unit -o unit.o"
     cell 'nvcc extern'   '' "$cuda $extern -c $unit -o unit.o"
     cell 'nvcc without CUDA' '' "$cuda $static -DTEGROUP_NO_CUDA -c $unit -o unit.o"
-    cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
+    cell 'nvcc without GPU backends' '' "$cuda $static -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -c $unit -o unit.o"
     cell 'nvcc exported, used by C' '' "$cuda $both -DUNIT=first -c $unit -o 1.o && $c $extern -DUNIT=second -I$root -c $unit -o 2.o &&
         $c -I$root -c $main -o 3.o && $nvcc 1.o 2.o 3.o -lm -o program && ./program"
     cell 'nvcc static twice' '' "$cuda $static -DUNIT=first -c $unit -o 1.o && $cuda $static -DUNIT=second -c $unit -o 2.o &&

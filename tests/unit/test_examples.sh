@@ -43,7 +43,7 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc"; return; fi
     if [ -z "$gpu" ]; then
         case $1 in
-        *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-arch=native|-arch=sm_90 -DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
+        *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-gencode arch=compute_80,code=compute_80|-DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
         *.c) ${CC:-cc} -Wall -Wextra -Werror -std=c11 -fsyntax-only -I. -I"$(dirname "$nvcc")/../include" "$1" > "$work/log" 2>&1 ;;
         *.py) "${PYTHON:-python3}" -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" > "$work/log" 2>&1 ;;
         esac

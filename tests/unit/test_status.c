@@ -624,6 +624,9 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 24);
     BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 14);
     BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, 2 * K);
+    BAD(plan_target, device(sm90, 90, 0)->b.group_stride = N * 8 + 4, UNSUPPORTED, "b.group_stride", 16, 2 * (N * 8 + 4));
+    BAD(plan_target, device(sm90, 90, 0)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
+    BAD(plan_target, device(grouped, 90, 131000)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
     BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130400, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130400, 0);
@@ -723,6 +726,7 @@ UTEST(status, plan_mismatch) {
     /* A plan for a machine that is not here gives sizes, and is not run. */
     planned_elsewhere();
     BAD(dgrad, elsewhere(), NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
+    BAD(dgrad, (void)elsewhere(); w.dgrad_plan.hypothetical = 0, NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
     BAD(dgrad, elsewhere()->a.pointers_space = TEGROUP_SPACE_HOST, PLAN, "a.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     planned_here();
 }

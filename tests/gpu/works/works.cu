@@ -65,6 +65,26 @@ UTEST(works, concurrent_threads_and_streams) {
     }
 }
 
+/* A thread in which no context is current yet, because nothing of CUDA was called there. */
+UTEST(works, first_call_of_a_thread) {
+    static const int64_t counts[2] = {20, 130};
+    EACH_BACKEND(b)
+    for (int op = 0; op < 3; op++) {
+        product p;
+        tegroup_status status = TEGROUP_ERROR_CUDA;
+        set_product(&p, backends[b], ops[op], TEGROUP_DTYPE_F32, 2, counts, 150, 64, 64);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        const uint64_t want = product_hash(&p, NULL);
+        product_poison(&p, NULL);
+        MUST(cudaDeviceSynchronize());
+        std::thread([&] { status = tegroup_gemm(&p.plan, &p.desc, NULL, &p.error); }).join();
+        ASSERT_EQ(TEGROUP_OK, status);
+        ASSERT_EQ(want, product_hash(&p, NULL));
+        product_free(&p);
+    }
+}
+
 /* A plan belongs to the device that was current when it was made. */
 UTEST(works, plan_on_another_device) {
     static const int64_t counts[2] = {20, 30};
