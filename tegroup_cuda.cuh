@@ -4560,15 +4560,16 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
 
 /* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. Built for GPUs before
  * SM80 alone, what the driver makes of it for a later one has no mma.sync. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built) {
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
+    (void)sm;
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
         (void)cudaGetLastError();
         return built & 1u << TEGROUP_BACKEND_CPU;
     }
 #if !defined(TEGROUP_NO_SM90)
-    if (!tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90);
+    if (sm == 90 && !tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90); /* others have none to lack */
 #endif
     return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
 }

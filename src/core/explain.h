@@ -29,8 +29,8 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* Complete a plan for the current device: tile, kernel, attributes. */
 static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error);
-/* Of these backends those whose kernels this unit holds for the current device. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built);
+/* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
 /* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
@@ -296,7 +296,8 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
-        if (tegroup_impl_cuda_target(target) >= 0) target->built = tegroup_impl_cuda_images(tegroup_impl_built());
+        if (tegroup_impl_cuda_target(target) >= 0)
+            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif

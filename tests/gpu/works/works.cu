@@ -85,6 +85,24 @@ UTEST(works, first_call_of_a_thread) {
     }
 }
 
+/* How far apart groups lie means nothing where there is one. */
+UTEST(works, stride_of_one_group) {
+    static const int64_t counts[1] = {70};
+    EACH_BACKEND(b)
+    for (int op = 0; op < 3; op++) {
+        product p;
+        set_product(&p, backends[b], ops[op], TEGROUP_DTYPE_F32, 1, counts, 80, 64, 64);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        const uint64_t want = product_hash(&p, NULL);
+        product_poison(&p, NULL);
+        (ops[op] == TEGROUP_OP_WGRAD ? p.desc.d : p.desc.b).group_stride = 64 * 64 + 1;
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        ASSERT_EQ(want, product_hash(&p, NULL));
+        product_free(&p);
+    }
+}
+
 /* A plan belongs to the device that was current when it was made. */
 UTEST(works, plan_on_another_device) {
     static const int64_t counts[2] = {20, 30};
