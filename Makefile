@@ -10,7 +10,7 @@ GPU       := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
 # Architectures for nvcc, such as 80 or 90a; CUBLAS_HOME: a cuBLAS other than the toolkit's (its lib/ is put first).
 ARCHS       ?= $(or $(GPU:90=90a),90a)
 CUBLAS_HOME ?=
-# BENCH: options of tests/bench/bench_gpu.py. RESULT: what bench-hopper measures.
+# BENCH: options of tests/bench/bench_gpu.py. RESULT: what bench-hopper measured, and plots draws.
 # SANITIZE=address,undefined builds every test with those sanitizers.
 SANITIZE    ?=
 RESULT      ?= build/hopper.json
@@ -27,7 +27,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -88,6 +88,9 @@ bench-compile: ## seconds and bytes of the quickstart and of everything, for one
 
 build/compile.json: tests/bench/compile_times.py examples/quickstart.cu $(HEADERS)
 	$(COMPILE_TIMES)
+
+plots: ## draw docs/hopper-*.svg from RESULT (needs matplotlib)
+	$(PYTHON) tests/bench/plots.py $(RESULT)
 
 bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
 	@mkdir -p build

@@ -9,6 +9,7 @@ import random
 import sys
 import traceback
 import types
+import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 ROOT, WORK = pathlib.Path(__file__).resolve().parents[2], pathlib.Path(sys.argv[1])
@@ -17,6 +18,7 @@ import bench_gpu  # noqa: E402
 import compile_times  # noqa: E402
 import cublaslt  # noqa: E402
 import hopper  # noqa: E402
+import plots  # noqa: E402
 import tables  # noqa: E402
 import tegroup_ctypes as tg  # noqa: E402
 
@@ -248,6 +250,35 @@ def compilations_are_understood():
     assert compile_times.kernels(said) == [(900.0, 168, "_Z1b"), (12.5, 40, "_Z1a")]
 
 
+def plots_are_drawn():
+    try:
+        import matplotlib
+        import matplotlib.pyplot  # noqa: F401
+    except ImportError:
+        (WORK / "result.json").write_text(json.dumps(hopper_result()))
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            plots.main([str(WORK / "result.json"), "--folder", str(WORK)])
+        assert "matplotlib is not installed" in said.getvalue() and not list(WORK.glob("*.svg"))
+        return "matplotlib not found"
+    matplotlib.use("svg")
+    (WORK / "result.json").write_text(json.dumps(hopper_result()))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        plots.main([str(WORK / "result.json"), "--folder", str(WORK)])
+        once = {path.name: path.read_bytes() for path in WORK.glob("*.svg")}
+        plots.main([str(WORK / "result.json"), "--folder", str(WORK)])
+    assert sorted(once) == ["hopper-host.svg", "hopper-peers.svg", "hopper-rows.svg"], once.keys()
+    for name, data in once.items():
+        text = "".join(xml.etree.ElementTree.fromstring(data).itertext())
+        assert len(data) < 100_000 and (WORK / name).read_bytes() == data, (name, len(data))
+        for word in {"hopper-host.svg": ["32 groups"], "hopper-peers.svg": ["cublaslt best", "wgrad32, TFLOP/s", "zipf16"], "hopper-rows.svg": ["8192", "tegroup sm90", "limit"]}[name]:
+            assert word in text, (name, word)
+        (WORK / name).unlink()
+    (WORK / "result.json").write_text(json.dumps(dict(runs=[], problems=[], host=[])))
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        plots.main([str(WORK / "result.json"), "--folder", str(WORK)])
+    assert said.getvalue().count("not drawn") == 3 and not list(WORK.glob("*.svg"))
+
+
 class Memory:
     """As much of a torch tensor as the descriptors read."""
 
@@ -287,7 +318,7 @@ def structures_have_their_sizes():
 
 failed = False
 for test in (shapes_and_selection, floors_count_what_must_move, everyone_has_a_turn_in_every_round, files_merge, tables_and_ratios,
-             hopper_passes_and_prints_every_cell, hopper_misses, peers_are_of_known_problems, compilations_are_understood,
+             hopper_passes_and_prints_every_cell, hopper_misses, peers_are_of_known_problems, compilations_are_understood, plots_are_drawn,
              descriptors_are_complete, structures_have_their_sizes):
     try:
         why = test()
