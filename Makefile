@@ -82,7 +82,7 @@ bench-hopper: build/libtegroup.so build/libhost_calls.so build/compile.json ## t
 	$(BENCH_GPU) --backends sm90 --sweep --seconds 3600 --out $(RESULT) $(BENCH)
 	$(PYTHON) tests/bench/hopper.py $(RESULT) build/compile.json
 
-COMPILE_TIMES = $(PYTHON) tests/bench/compile_times.py --nvcc $(NVCC) --out build/compile.json
+COMPILE_TIMES = $(PYTHON) tests/bench/compile_times.py --out build/compile.json
 bench-compile: ## seconds and bytes of the quickstart and of everything, for one architecture; BENCH=--kernels lists every kernel
 	$(COMPILE_TIMES) $(BENCH)
 

@@ -241,7 +241,7 @@ def peers_are_of_known_problems():
 
 
 def compilations_are_understood():
-    found = compile_times.commands("nvcc", "80", WORK)
+    found = compile_times.commands("nvcc", "80", WORK, 2)
     assert found["quickstart"][:3] == ["nvcc", "-gencode", "arch=compute_80,code=sm_80"] and "examples/quickstart.cu" in found["quickstart"], found
     assert (WORK / "everything.cu").exists() and found["everything"][-1] == str(WORK / "everything")
     said = "".join(f"ptxas info    : Compiling entry function '{name}' for 'sm_90a'\nptxas info    : Function properties for {name}\n    0 bytes stack frame\n"
