@@ -10,9 +10,10 @@ GPU       := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>
 # Architectures for nvcc, such as 80 or 90a; CUBLAS_HOME: a cuBLAS other than the toolkit's (its lib/ is put first).
 ARCHS       ?= $(or $(GPU:90=90a),90a)
 CUBLAS_HOME ?=
-# BENCH: options of tests/bench/bench_gpu.py.
+# BENCH: options of tests/bench/bench_gpu.py. RESULT: what bench-hopper measured, and plots draws.
 # SANITIZE=address,undefined builds every test with those sanitizers.
 SANITIZE    ?=
+RESULT      ?= build/hopper.json
 
 OPENMP   := $(shell echo 'int main(void){return 0;}' | $(CC) -fopenmp -x c - -o /dev/null 2>/dev/null && echo -fopenmp)
 WARNINGS := -Wall -Wextra -Wno-sign-compare -Wno-array-bounds # utest.h compares enums with ints
@@ -26,7 +27,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-moe docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -73,8 +74,23 @@ bench: ## on a machine with a GPU the GPU backends beside torch and cuBLAS, else
 bench-cpu: build/bench_cpu ## CPU backend against OpenBLAS sgemm in a loop (needs libopenblas-dev)
 	OMP_WAIT_POLICY=passive build/bench_cpu # spinning threads would slow the other contestant down
 
+BENCH_GPU = $(PYTHON) tests/bench/bench_gpu.py $(if $(CUBLAS_HOME),--cublaslt $(CUBLAS_HOME)/lib/libcublasLt.so.13)
 bench-gpu: build/libtegroup.so build/libhost_calls.so ## GPU backends, torch grouped_mm, cuBLASLt by hand, dense; BENCH="--help" for options
-	$(PYTHON) tests/bench/bench_gpu.py $(if $(CUBLAS_HOME),--cublaslt $(CUBLAS_HOME)/lib/libcublasLt.so.13) $(BENCH)
+	$(BENCH_GPU) $(BENCH)
+
+bench-hopper: build/libtegroup.so build/libhost_calls.so build/compile.json ## the Hopper backend beside torch, cuBLASLt 13.10 (CUBLAS_HOME) and dense; fails where a required figure is missed
+	$(BENCH_GPU) --backends sm90 --sweep --seconds 3600 --out $(RESULT) $(BENCH)
+	$(PYTHON) tests/bench/hopper.py $(RESULT) build/compile.json
+
+COMPILE_TIMES = $(PYTHON) tests/bench/compile_times.py --out build/compile.json
+bench-compile: ## seconds and bytes of the quickstart and of everything, for one architecture; BENCH=--kernels lists every kernel
+	$(COMPILE_TIMES) $(BENCH)
+
+build/compile.json: tests/bench/compile_times.py examples/quickstart.cu $(HEADERS)
+	$(COMPILE_TIMES)
+
+plots: ## draw docs/hopper-*.svg from RESULT (needs matplotlib)
+	$(PYTHON) tests/bench/plots.py $(RESULT)
 
 bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many bytes
 	@mkdir -p build

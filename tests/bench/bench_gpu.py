@@ -202,9 +202,9 @@ def dense_call(o):
 class Tegroup:
     """libtegroup.so and the descriptors that it takes."""
 
-    def __init__(self, library, lt, device):
+    def __init__(self, library, lt, device, only=()):
         self.lib, self.lt, self.device = tg.load(library), lt, device
-        self.backends = [b for b in range(1, tg.TEGROUP_BACKEND_COUNT) if b != tg.TEGROUP_BACKEND_CPU]
+        self.backends = [b for b in range(1, tg.TEGROUP_BACKEND_COUNT) if b != tg.TEGROUP_BACKEND_CPU and (not only or self.name(b).split()[1] in only)]
         self.functions = None
         if "tegroup_cublaslt_functions" in tg.structs:  # those of the library called by hand, whatever else is loaded
             self.functions = tg.tegroup_cublaslt_functions()
@@ -326,7 +326,8 @@ def contestants_of(problem, o, device, lt, tegroup, refused, rng):
                 found[tables.BEST] = offered[best]
     for backend in tegroup.backends:
         enter(tegroup.name(backend), lambda: tegroup.call(o, backend))
-    enter(tables.TUNED, lambda: tegroup.call(o, tg.TEGROUP_BACKEND_CUBLASLT_GROUPED, tune=True))
+    if tg.TEGROUP_BACKEND_CUBLASLT_GROUPED in tegroup.backends:
+        enter(tables.TUNED, lambda: tegroup.call(o, tg.TEGROUP_BACKEND_CUBLASLT_GROUPED, tune=True))
     if problem["op"] in ("forward", "dgrad"):
         found[tables.DENSE] = dense_call(o)
     return found, notes
@@ -415,7 +416,7 @@ def run(options, known):
     torch.cuda.init()
     device = Device(torch)
     lt = cublaslt.CublasLt(options.cublaslt or "libcublasLt.so.13")
-    tegroup = Tegroup(options.library, lt, device)
+    tegroup = Tegroup(options.library, lt, device, options.backends)
     helper = ctypes.CDLL(str(options.helper))
     loaded = sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcublasLt.so" in line})
     rng = random.Random()
@@ -453,6 +454,8 @@ def arguments(words):
     parser.add_argument("--shapes", type=lambda text: text.split(","), default=[], help="parts of names, separated by commas; all")
     parser.add_argument("--ops", type=listed(tables.OPS), default=list(tables.OPS), help=",".join(tables.OPS))
     parser.add_argument("--splits", type=listed(tables.SPLITS), default=list(tables.SPLITS), help=",".join(tables.SPLITS))
+    parser.add_argument("--backends", type=lambda text: text.split(","), default=[], help="those of tegroup by name, such as sm90; all")
+    parser.add_argument("--sweep", action="store_true", help="at last a forward product with 16 to 8192 rows a group")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=500, help="begin no problem later than this; 500")
     parser.add_argument("--cublaslt", metavar="FILE", help="the cuBLASLt to call by hand and through tegroup")
@@ -464,6 +467,8 @@ def arguments(words):
     options = parser.parse_args(words)
     options.command = shlex.join(["tests/bench/bench_gpu.py", *words])
     options.problems = tables.problems(tables.load(ROOT / "tests/bench/shapes.json")["gemm"], options.shapes, options.ops, options.splits)
+    if options.sweep:
+        options.problems += tables.sweep(options.shapes)
     return options
 
 

@@ -6,7 +6,7 @@ import statistics
 OPS = ("forward", "dgrad", "wgrad", "wgrad32")  # wgrad32: added to an FP32 gradient
 SPLITS = ("uniform", "zipf16", "routed")
 DENSE, TORCH, FIRST, BEST = "dense", "torch", "cublaslt first", "cublaslt best"
-PORTABLE, GROUPED, TUNED = "tegroup portable", "tegroup cublaslt_grouped", "tegroup cublaslt_grouped tuned"
+HOPPER, PORTABLE, GROUPED, TUNED = "tegroup sm90", "tegroup portable", "tegroup cublaslt_grouped", "tegroup cublaslt_grouped tuned"
 MARKERS = ("<!-- bench_gpu: begin -->", "<!-- bench_gpu: end -->")
 
 
@@ -23,6 +23,12 @@ def problems(shapes, names, ops, splits):
     chosen = [s for s in shapes if not names or any(n in s["name"] for n in names)]
     return [dict(name=s["name"], kind=s["kind"], op=op, split=split, E=s["E"], T=s["T"], N=s["N"], K=s["K"], sizes=sizes(s, split))
             for split in splits for s in chosen for op in ops]
+
+
+def sweep(names):
+    """Forward products of one model's layer with more and more rows in each of 8 even groups."""
+    shapes = [dict(name=f"dsv3 fc1, {rows} rows a group", kind="sweep", E=8, T=8 * rows, N=4096, K=7168) for rows in (2 ** i for i in range(4, 14))]
+    return problems(shapes, names, ("forward",), ("uniform",))
 
 
 def key(problem):
@@ -62,18 +68,16 @@ def spread(times):
 
 
 def merge(results):
-    """Several files as one; of a problem measured twice the first stands."""
-    merged = dict(runs=[], problems=[], host=[])
-    seen = set()
+    """Several files as one; of what was measured twice the first stands. compile: what compile_times.py wrote."""
+    merged = dict(runs=[], problems=[], host=[], compile=[])
+    names = dict(problems=key, host=lambda h: (h["contestant"], h["E"]), compile=lambda c: c["what"])
     for result in results:
         offset = len(merged["runs"])
-        merged["runs"] += result["runs"]
-        for problem in result["problems"]:
-            if key(problem) not in seen:
-                seen.add(key(problem))
-                merged["problems"].append(dict(problem, run=problem["run"] + offset))
-        known = {(h["contestant"], h["E"]) for h in merged["host"]}
-        merged["host"] += [h for h in result["host"] if (h["contestant"], h["E"]) not in known]
+        merged["runs"] += result.get("runs", [])
+        for part, name in names.items():
+            known = {name(e) for e in merged[part]}
+            new = [e for e in result.get(part, []) if name(e) not in known]
+            merged[part] += [dict(p, run=p["run"] + offset) for p in new] if part == "problems" else new
     return merged
 
 
@@ -81,27 +85,28 @@ def median(problem, contestant):
     return problem["us"].get(contestant, {}).get("median")
 
 
-def rows_of(header, rows):
+def rows_of(header, rows, left=3):
+    """A table of Markdown whose first columns are words."""
     line = lambda cells: "| " + " | ".join(cells) + " |"
-    return [line(header), "|" + "|".join("---" if i < 3 else "---:" for i in range(len(header))) + "|"] + [line(r) for r in rows]
+    return [line(header), "|" + "|".join("---" if i < left else "---:" for i in range(len(header))) + "|"] + [line(r) for r in rows]
 
 
 def table(result):
-    """Markdown: what was measured on what, then prefill in TFLOP/s and decode in microseconds."""
+    """Markdown: what was measured on what, then prefill and sweep in TFLOP/s and decode in microseconds."""
     out = []
     for run in result["runs"]:
         out += [f"- {run['machine']}; {run['date']}: `{run['command']}`",
                 f"  In that run: dense 8192³ {run['rates']['dense_flops'] / 1e12:.0f} TFLOP/s, copy {run['rates']['copy_bytes'] / 1e12:.2f} TB/s "
                 f"(read plus write), read-only {run['rates']['read_bytes'] / 1e12:.2f} TB/s."]
     order = [DENSE, TORCH, FIRST, BEST]
-    for kind, unit in (("prefill", "TFLOP/s"), ("decode", "µs")):
+    for kind, unit in (("prefill", "TFLOP/s"), ("sweep", "TFLOP/s"), ("decode", "µs")):
         chosen = [p for p in result["problems"] if p["kind"] == kind]
         if not chosen:
             continue
         names = {name for p in chosen for name in p["us"]}
         columns = [c for c in order if c in names] + sorted(names - set(order))
-        rate = (lambda p, us: flops(p) / us * 1e-6) if kind == "prefill" else (lambda p, us: us)
-        digits = 0 if kind == "prefill" else 1
+        rate = (lambda p, us: flops(p) / us * 1e-6) if unit == "TFLOP/s" else (lambda p, us: us)
+        digits = 0 if unit == "TFLOP/s" else 1
 
         def cell(p, contestant):
             us = p["us"].get(contestant)
@@ -125,7 +130,7 @@ def table(result):
 
 
 def summary(result):
-    """The ratios that are required: lines of text, and whether each that was measured holds."""
+    """The ratios that are required of the other backends (hopper.py judges sm90): lines of text, and whether each that was measured holds."""
     lines, good = [], True
 
     def judge(what, found, required, at_most=False):
