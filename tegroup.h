@@ -43,31 +43,33 @@
  *   [10] Plan and explain
  *   [11] Validation
  *   [12] Gated activations
- *   [13] MoE operations
- *   [14] Functions
- *   [15] Helpers
- *   [16] Names and texts
- *   [17] Conversions
- *   [18] Scale layouts
- *   [19] Layout arithmetic
- *   [20] Checks of tensors and matrices
- *   [21] Prepare
- *   [22] The problem of a GEMM
- *   [23] Backend and quirk tables
- *   [24] Rows
- *   [25] CPU GEMM kernel
- *   [26] Explain and plan
- *   [27] The product of one group
- *   [28] Set-up of a grouped cuBLASLt matmul
- *   [29] CPU GEMM
- *   [30] Check and run a GEMM
- *   [31] Tune, save and load a plan
- *   [32] Formulas
- *   [33] Activation formulas
- *   [34] Activations
- *   [35] Validate
- *   [36] Router
- *   [37] Permute and combine
+ *   [13] Grouped linear
+ *   [14] MoE operations
+ *   [15] Functions
+ *   [16] Helpers
+ *   [17] Names and texts
+ *   [18] Conversions
+ *   [19] Scale layouts
+ *   [20] Layout arithmetic
+ *   [21] Checks of tensors and matrices
+ *   [22] Prepare
+ *   [23] The problem of a GEMM
+ *   [24] Backend and quirk tables
+ *   [25] Rows
+ *   [26] CPU GEMM kernel
+ *   [27] Explain and plan
+ *   [28] The product of one group
+ *   [29] Set-up of a grouped cuBLASLt matmul
+ *   [30] CPU GEMM
+ *   [31] Check and run a GEMM
+ *   [32] Tune, save and load a plan
+ *   [33] Formulas
+ *   [34] Activation formulas
+ *   [35] Activations
+ *   [36] Grouped linear layer
+ *   [37] Validate
+ *   [38] Router
+ *   [39] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -756,7 +758,79 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [13] MoE operations ==== */
+/* ==== [13] Grouped linear ==== */
+
+/* One linear layer an expert, forward and backward, as grouped products and nothing else:
+ *
+ *   forward   Y = X W^T + row_scale * bias      reads input, weight, bias, row_scale; writes out
+ *   dgrad     dX = dY W                         reads grad_output, weight;            writes dgrad_out
+ *             drow_scale = dY . bias, by row    reads grad_output, bias;              writes grad_row_scale
+ *   wgrad     dW = dY^T X                       reads grad_output, input;             writes main_grad
+ *             dbias = sum of row_scale * dY     reads grad_output, row_scale;         writes bias_grad
+ *
+ * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a plain
+ * buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as buffers become known
+ * and keep it until wgrad has run. The plan reads everything but addresses; a call checks that the tensors are the planned ones
+ * and reads the addresses of the line above alone, so that the others may be NULL or dangle by then.
+ *
+ * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows are ragged:
+ * their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the routing. n and k are the same
+ * in every group. Outputs are contiguous (ld 0 or cols, group_stride 0 or rows * cols), overlap nothing that their call reads
+ * or writes, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more says so. */
+typedef struct tegroup_linear_desc {
+    size_t          struct_size;    /* sizeof(tegroup_linear_desc)                                                */
+    tegroup_space   space;          /* where all data live; required                                              */
+    tegroup_tensor  weight;         /* in  W [groups, n, k], one buffer or pointers; required, for its shape      */
+    tegroup_tensor  bias;           /* in  [groups, 1, n], one buffer or pointers; F16, BF16, F32 or F64; absent = none */
+    tegroup_tensor  input;          /* in  X [rows, k], weight's dtype; needed for forward and wgrad              */
+    tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
+    tegroup_tensor  grad_output;    /* in  dY [rows, n], weight's dtype; needed for dgrad and wgrad               */
+    tegroup_tensor  dgrad_out;      /* out dX [rows, k]                                                           */
+    tegroup_tensor  main_grad;      /* out dW [groups, n, k], one buffer or pointers; its own dtype, such as F32  */
+    tegroup_tensor  bias_grad;      /* out [groups, 1, n], one buffer or pointers; absent = not wanted. Needs main_grad
+                                       and bias                                                                   */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], absent = not wanted. Written by dgrad: needs dgrad_out, row_scale
+                                       and a bias of grad_output's dtype                                          */
+    const void     *row_scale;      /* in  [rows] multiplies each row's bias (its routing probability); needs bias. NULL to plan */
+    tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    int32_t         accumulate;     /* wgrad: 0 overwrites main_grad and bias_grad: an empty group gets exact zeros;
+                                       1 adds to both: an empty group's stay as they are, bit for bit             */
+    tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
+    tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
+
+    /* From here on as in tegroup_gemm_desc, for each of the products. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;        /* the product that gives grad_row_scale has one column: its backend is AUTO  */
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes, which serves every call                    */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+} tegroup_linear_desc;
+
+#define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */
+
+/* Made once by tegroup_linear_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. */
+typedef struct tegroup_linear_plan {
+    size_t         struct_size;
+    uint32_t       magic;
+    tegroup_layout workspace;      /* that of the product which needs most; the others fit into it                */
+    tegroup_plan   forward, dgrad, wgrad; /* all zero where the output is absent                                  */
+    tegroup_plan   grad_row_scale;
+} tegroup_linear_plan;
+
+/* ==== [14] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -857,7 +931,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [14] Functions ==== */
+/* ==== [15] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -944,6 +1018,25 @@ TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CU
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
 
+/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target NULL = this
+ * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
+ * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
+ * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
+ * call whose output was absent when the plan was made is ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
+    tegroup_linear_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* The product that one of these calls runs, to put to tegroup_explain or, with the layer plan's own plan of it, to
+ * tegroup_plan_tune. */
+TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
+    tegroup_gemm_desc *gemm, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -974,7 +1067,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [15] Helpers ==== */
+/* ==== [16] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1048,7 +1141,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [16] Names and texts ==== */
+/* ==== [17] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1136,7 +1229,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [17] Conversions ==== */
+/* ==== [18] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1252,7 +1345,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [18] Scale layouts ==== */
+/* ==== [19] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1312,7 +1405,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [19] Layout arithmetic ==== */
+/* ==== [20] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1458,7 +1551,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [20] Checks of tensors and matrices ==== */
+/* ==== [21] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -1470,38 +1563,31 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
+/* Their paths in a tensor called `name`, as one literal each. */
 /* clang-format off */
-#define TEGROUP_IMPL_MEMBERS(X)                                                                                    \
-    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")  \
-    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding")                                         \
-    X(COL_SIZES, "shape.col_sizes.encoding") X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") \
-    X(LD, "ld") X(GROUP_STRIDE, "group_stride") X(DATA, "data") X(POINTERS, "pointers")                            \
-    X(POINTERS_SPACE, "pointers_space")
+#define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
+    X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
+    X(ROWS, name ".shape.rows") X(COLS, name ".shape.cols") X(ELEMENTS, name ".shape.elements")                    \
+    X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
+    X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
+    X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
+    X(POINTERS_SPACE, name ".pointers_space")
 /* clang-format on */
 
-#define TEGROUP_IMPL_ENUMERATE(name, text) TEGROUP_IMPL_MEMBER_##name,
+#define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,
 typedef enum tegroup_impl_member {
-    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT
+    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE, "") TEGROUP_IMPL_MEMBER_COUNT
 } tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
+#define TEGROUP_IMPL_PATH_ONLY(member, path) path,
+#define TEGROUP_IMPL_PATHS(name)                                                                                       \
+    { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name) }
+
 static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
-#define TEGROUP_IMPL_A_PATH(name, text) "a." text,
-#define TEGROUP_IMPL_B_PATH(name, text) "b." text,
-#define TEGROUP_IMPL_C_PATH(name, text) "c." text,
-#define TEGROUP_IMPL_D_PATH(name, text) "d." text,
-#define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
     static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
-#undef TEGROUP_IMPL_A_PATH
-#undef TEGROUP_IMPL_B_PATH
-#undef TEGROUP_IMPL_C_PATH
-#undef TEGROUP_IMPL_D_PATH
-#undef TEGROUP_IMPL_BIAS_PATH
-#undef TEGROUP_IMPL_TENSOR_PATH
+        TEGROUP_IMPL_PATHS("a"), TEGROUP_IMPL_PATHS("b"),    TEGROUP_IMPL_PATHS("c"),
+        TEGROUP_IMPL_PATHS("d"), TEGROUP_IMPL_PATHS("bias"), TEGROUP_IMPL_PATHS("tensor")};
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
@@ -1867,7 +1953,7 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* ==== [21] Prepare ==== */
+/* ==== [22] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2273,7 +2359,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [22] The problem of a GEMM ==== */
+/* ==== [23] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2511,7 +2597,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [23] Backend and quirk tables ==== */
+/* ==== [24] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2605,7 +2691,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [24] Rows ==== */
+/* ==== [25] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2711,7 +2797,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [25] CPU GEMM kernel ==== */
+/* ==== [26] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -2997,7 +3083,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [26] Explain and plan ==== */
+/* ==== [27] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3424,7 +3510,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [27] The product of one group ==== */
+/* ==== [28] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3515,7 +3601,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [28] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [29] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -3614,7 +3700,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
 }
 
-/* ==== [29] CPU GEMM ==== */
+/* ==== [30] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3815,7 +3901,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [30] Check and run a GEMM ==== */
+/* ==== [31] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -4030,7 +4116,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return TEGROUP_OK;
 }
 
-/* ==== [31] Tune, save and load a plan ==== */
+/* ==== [32] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -4172,7 +4258,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [32] Formulas ==== */
+/* ==== [33] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -4213,7 +4299,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [33] Activation formulas ==== */
+/* ==== [34] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -4465,7 +4551,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, doub
     return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [34] Activations ==== */
+/* ==== [35] Activations ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -4723,7 +4809,382 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [35] Validate ==== */
+/* ==== [36] Grouped linear layer ==== */
+
+/* The tensors of a layer, by name. */
+/* clang-format off */
+#define TEGROUP_IMPL_LINEAR_TENSORS(X)                                                                                 \
+    X(WEIGHT, weight) X(BIAS, bias) X(INPUT, input) X(OUT, out) X(GRAD_OUTPUT, grad_output) X(DGRAD_OUT, dgrad_out)    \
+    X(MAIN_GRAD, main_grad) X(BIAS_GRAD, bias_grad) X(GRAD_ROW_SCALE, grad_row_scale)
+/* clang-format on */
+
+#define TEGROUP_IMPL_ENUMERATE(name, member) TEGROUP_IMPL_LINEAR_##name,
+typedef enum tegroup_impl_linear_tensor {
+    TEGROUP_IMPL_LINEAR_NONE,
+    TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_LINEAR_COUNT
+} tegroup_impl_linear_tensor;
+#undef TEGROUP_IMPL_ENUMERATE
+
+/* The products of a layer: those that are a tegroup_op by its number, then row_scale's gradient. That is a forward product
+ * with dY for X and each expert's bias for a weight of one row. */
+enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
+
+/* Which tensor is a, b, c, d and bias of a product. */
+static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, int operand) {
+#define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
+    {                                                                                                                  \
+        TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
+            TEGROUP_IMPL_LINEAR_##bias                                                                                 \
+    }
+    static const tegroup_impl_linear_tensor roles[TEGROUP_IMPL_LINEAR_PRODUCTS][5] = {
+        TEGROUP_IMPL_ROLES(NONE, NONE, NONE, NONE), TEGROUP_IMPL_ROLES(INPUT, WEIGHT, OUT, BIAS),
+        TEGROUP_IMPL_ROLES(GRAD_OUTPUT, WEIGHT, DGRAD_OUT, NONE),
+        TEGROUP_IMPL_ROLES(GRAD_OUTPUT, INPUT, MAIN_GRAD, BIAS_GRAD),
+        TEGROUP_IMPL_ROLES(GRAD_OUTPUT, BIAS, GRAD_ROW_SCALE, NONE)};
+#undef TEGROUP_IMPL_ROLES
+    return roles[product][operand];
+}
+
+static inline const tegroup_tensor *tegroup_impl_linear_at(const tegroup_linear_desc *desc,
+                                                           tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_CASE(name, member)                                                                                \
+    case TEGROUP_IMPL_LINEAR_##name: return &desc->member;
+    switch (tensor) { TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
+#undef TEGROUP_IMPL_CASE
+}
+
+static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor tensor, int member) {
+#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_PATHS(#member),
+    static const char *const paths[TEGROUP_IMPL_LINEAR_COUNT][TEGROUP_IMPL_MEMBER_COUNT] = {
+        TEGROUP_IMPL_PATHS("?"), TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
+#undef TEGROUP_IMPL_ROW
+    return paths[tensor][member];
+}
+#define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
+
+/* A rule about one operand of a product, in the layer's words. */
+static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
+                                                 tegroup_error *error) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)},
+                             *const words[TEGROUP_IMPL_LINEAR_COUNT] = {
+                                 "?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
+#undef TEGROUP_IMPL_WORDS
+#undef TEGROUP_IMPL_NAME
+    static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
+                                          "must not overlap d", "must not overlap bias"};
+    int member;
+    for (member = 0; member < TEGROUP_IMPL_MEMBER_COUNT; member++)
+        if (!strcmp(error->field, tegroup_impl_path(operand, (tegroup_impl_member)member))) {
+            error->field = tegroup_impl_linear_path(tensor, member);
+            break;
+        }
+    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = names[tensor];
+    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand])) error->rule = words[tensor];
+}
+
+/* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
+ * what the product said, not in what an earlier one made of it. */
+static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
+    tegroup_error said;
+    int operand;
+    if (status == TEGROUP_OK || !error) return status;
+    said = *error;
+    for (operand = 0; operand < 5; operand++) {
+        tegroup_impl_linear_tensor tensor = tegroup_impl_linear_role(product, operand);
+        tegroup_error told = said;
+        if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
+        tegroup_impl_linear_translate(tensor, (tegroup_impl_operand)operand, &told);
+        if (told.field != said.field) error->field = told.field;
+        if (told.rule != said.rule) error->rule = told.rule;
+    }
+    if (!strcmp(said.field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    return status;
+}
+
+/* One tensor by itself and against the weight, which says what groups, n and k are. */
+static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
+                                                              tegroup_impl_linear_tensor tensor, tegroup_error *error) {
+    const tegroup_tensor *t = tegroup_impl_linear_at(desc, tensor), *weight = &desc->weight;
+    const tegroup_tensor *rows_of = desc->input.dtype != TEGROUP_DTYPE_UNSET ? &desc->input : &desc->grad_output;
+    const tegroup_shape *shape = &t->shape;
+    int has_rows = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_OUT
+                   || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT
+                   || tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE;
+    int is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD;
+    int has_k = is_weight || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT;
+    int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+    int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
+    int64_t n = weight->shape.rows, k = weight->shape.cols;
+    tegroup_status status;
+    if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) {
+        TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_LINEAR_PATH(DTYPE),
+                          "must be set with data", TEGROUP_DTYPE_F64, 0);
+        return TEGROUP_OK;
+    }
+    status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
+    if (status != TEGROUP_OK) {
+        if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
+        return status;
+    }
+    TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
+                      "must equal weight.shape.groups", weight->shape.groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_LINEAR_PATH(COL_SIZES), "must be unset: a layer's groups have one n and one k", 0,
+                      shape->col_sizes.encoding);
+    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_LINEAR_PATH(ELEMENTS),
+                      "must be 0: a layer's groups have one n and one k", 0, shape->elements);
+    if (has_rows) {
+        TEGROUP_IMPL_RULE(tegroup_impl_ragged(shape), ERROR_UNSET, TEGROUP_IMPL_LINEAR_PATH(ROW_SIZES),
+                          "must be set: a layer's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
+        TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, TEGROUP_IMPL_LINEAR_PATH(POINTERS_SPACE),
+                          "must be unset: a layer's rows are one buffer", 0, t->pointers_space);
+        TEGROUP_IMPL_RULE(shape->rows == rows_of->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS),
+                          rows_of == &desc->input ? "must equal input.shape.rows" : "must equal grad_output.shape.rows",
+                          rows_of->shape.rows, shape->rows);
+        TEGROUP_IMPL_RULE(shape->snapshot == rows_of->shape.snapshot || !shape->snapshot || !rows_of->shape.snapshot,
+                          ERROR_COMBINATION, TEGROUP_IMPL_LINEAR_PATH(SNAPSHOT),
+                          rows_of == &desc->input ? "must be input.shape.snapshot, one for the routing"
+                                                  : "must be grad_output.shape.snapshot, one for the routing",
+                          0, 1);
+    } else {
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_LINEAR_PATH(ROW_SIZES),
+                          "must be unset: every group is alike", 0, shape->row_sizes.encoding);
+        TEGROUP_IMPL_RULE(!is_weight || shape->rows == n, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS),
+                          "must equal weight.shape.rows, n", n, shape->rows);
+        TEGROUP_IMPL_RULE(is_weight || shape->rows == 1, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS), "must be 1", 1,
+                          shape->rows);
+    }
+    if (tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE)
+        TEGROUP_IMPL_RULE(shape->cols == 1, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(COLS), "must be 1", 1, shape->cols);
+    else
+        TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(COLS),
+                          has_k ? "must equal weight.shape.cols, k" : "must equal weight.shape.rows, n", has_k ? k : n,
+                          shape->cols);
+    if (is_operand)
+        TEGROUP_IMPL_RULE(tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8
+                                                                : t->dtype == weight->dtype,
+                          ERROR_DTYPE, TEGROUP_IMPL_LINEAR_PATH(DTYPE), "must equal weight.dtype (FP8: either kind)",
+                          weight->dtype, t->dtype);
+    if (is_output) {
+        TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_LINEAR_PATH(LD),
+                          "must be 0 or shape.cols: outputs are contiguous", shape->cols, t->ld);
+        TEGROUP_IMPL_RULE(has_rows || tegroup_impl_group_stride(t) == shape->rows * shape->cols, ERROR_LAYOUT,
+                          TEGROUP_IMPL_LINEAR_PATH(GROUP_STRIDE),
+                          "must be 0 or shape.rows * shape.cols: outputs are contiguous", shape->rows * shape->cols,
+                          t->group_stride);
+    }
+    return TEGROUP_OK;
+}
+
+/* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
+static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
+    int tensor;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
+#define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
+#define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
+                      "needs " #other, 1, 0)
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
+                      ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_NEEDS(out, input);
+    TEGROUP_IMPL_NEEDS(dgrad_out, grad_output);
+    TEGROUP_IMPL_NEEDS(main_grad, input);
+    TEGROUP_IMPL_NEEDS(main_grad, grad_output);
+    TEGROUP_IMPL_NEEDS(bias_grad, main_grad);
+    TEGROUP_IMPL_NEEDS(bias_grad, bias);
+    TEGROUP_IMPL_NEEDS(grad_row_scale, dgrad_out);
+    TEGROUP_IMPL_NEEDS(grad_row_scale, bias);
+#undef TEGROUP_IMPL_NEEDS
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
+                      "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    TEGROUP_IMPL_RULE(!desc->accumulate || TEGROUP_IMPL_THERE(main_grad), ERROR_COMBINATION, "accumulate",
+                      "needs main_grad", 0, desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(out), ERROR_COMBINATION, "out_tail",
+                      "needs out", 0, desc->out_tail);
+    TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
+                      "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
+#undef TEGROUP_IMPL_THERE
+    return TEGROUP_OK;
+}
+
+/* A product as tegroup_gemm takes it. */
+static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
+    const tegroup_tensor *operands[5];
+    int i, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
+    for (i = 0; i < 5; i++) operands[i] = tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, i));
+    memset(gemm, 0, sizeof *gemm);
+    gemm->struct_size = sizeof *gemm;
+    gemm->op = is_op ? (tegroup_op)product : TEGROUP_OP_FORWARD;
+    gemm->space = desc->space;
+    gemm->a = *operands[TEGROUP_IMPL_A];
+    gemm->b = *operands[TEGROUP_IMPL_B];
+    gemm->d = *operands[TEGROUP_IMPL_D];
+    if (operands[TEGROUP_IMPL_BIAS]) gemm->bias = *operands[TEGROUP_IMPL_BIAS];
+    if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
+        gemm->row_scale = desc->row_scale;
+        gemm->row_scale_dtype = desc->row_scale_dtype;
+    }
+    if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
+    if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
+    if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
+    gemm->compute = desc->compute;
+    gemm->expected_rows = desc->expected_rows;
+    gemm->expected_rows_max = desc->expected_rows_max;
+    gemm->data_alignment_bytes = is_op ? desc->data_alignment_bytes : 0; /* the word is not about rows of one column */
+    gemm->backend = is_op ? desc->backend : TEGROUP_BACKEND_AUTO;
+    gemm->sm_limit = desc->sm_limit;
+    gemm->threads = desc->threads;
+    gemm->ignore_quirks = desc->ignore_quirks;
+    gemm->check_level = desc->check_level;
+    gemm->workspace = desc->workspace;
+    gemm->workspace_bytes = desc->workspace_bytes;
+    gemm->cublas_workspace_bytes = desc->cublas_workspace_bytes;
+    gemm->cublaslt = desc->cublaslt;
+    gemm->cublaslt_functions = desc->cublaslt_functions;
+    gemm->streams = desc->streams;
+    gemm->events = desc->events;
+    gemm->stream_count = desc->stream_count;
+    gemm->host_sizes_final = desc->host_sizes_final;
+}
+
+static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
+    return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
+}
+
+static inline tegroup_plan *tegroup_impl_linear_planned(tegroup_linear_plan *plan, int product) {
+    switch (product) {
+    case TEGROUP_OP_FORWARD: return &plan->forward;
+    case TEGROUP_OP_DGRAD: return &plan->dgrad;
+    case TEGROUP_OP_WGRAD: return &plan->wgrad;
+    default: return &plan->grad_row_scale;
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
+                                               tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
+                      op);
+    TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_linear_output(desc, (int)op)->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+        tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
+        "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    tegroup_impl_linear_product(desc, (int)op, gemm);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
+                                                    tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_linear_plan made;
+    tegroup_gemm_desc gemm;
+    int product;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+        tegroup_plan *one = tegroup_impl_linear_planned(&made, product);
+        if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
+        tegroup_impl_linear_product(desc, product, &gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(&gemm, target, one, error), product, error));
+        if (one->workspace.total_bytes > made.workspace.total_bytes) made.workspace = one->workspace;
+    }
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+/* Everything that a call checks before its products check themselves. */
+static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear_plan *plan,
+                                                            const tegroup_linear_desc *desc, tegroup_op op,
+                                                            const tegroup_plan **planned, tegroup_gemm_desc *gemm,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
+    *planned = op == TEGROUP_OP_FORWARD ? &plan->forward : op == TEGROUP_OP_DGRAD ? &plan->dgrad : &plan->wgrad;
+    TEGROUP_IMPL_RULE(
+        (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
+        tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
+        "must have been set when the plan was made", 0, gemm->d.dtype);
+    return TEGROUP_OK;
+}
+
+/* Forward and wgrad are one product each. */
+static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                      tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_plan *planned;
+    tegroup_gemm_desc gemm;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
+    return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), (int)op, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, stream, error);
+}
+
+/* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
+ * touches. */
+TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
+    const tegroup_plan *planned;
+    tegroup_gemm_desc gemm, other;
+    tegroup_check_level level;
+    const tegroup_tensor *dx, *scale;
+    int64_t workspace_bytes;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, TEGROUP_OP_DGRAD, &planned, &gemm, error));
+    dx = &desc->dgrad_out;
+    scale = &desc->grad_row_scale;
+    level = desc->check_level;
+    workspace_bytes = (int64_t)planned->workspace.total_bytes;
+    TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
+                      "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
+                      scale->dtype);
+    if (scale->dtype == TEGROUP_DTYPE_UNSET)
+        return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error);
+    tegroup_impl_linear_product(desc, second, &other);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
+                      "must not overlap dgrad_out", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, &desc->bias, level), ERROR_OVERLAP, "dgrad_out.data",
+                      "must not overlap bias", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
+                      "must not overlap weight", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(&desc->bias, desc->workspace, workspace_bytes, level),
+                      ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
+                      "workspace", "must not overlap grad_row_scale", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
+    return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
+}
+
+/* ==== [37] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -4892,7 +5353,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [36] Router ==== */
+/* ==== [38] Router ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -5192,7 +5653,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [37] Permute and combine ==== */
+/* ==== [39] Permute and combine ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

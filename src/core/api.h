@@ -85,6 +85,25 @@ TEGROUP_API_STATUS tegroup_validate(const tegroup_validate_desc *desc, struct CU
 TEGROUP_API_STATUS tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout, tegroup_error *error);
 
+/* The grouped linear layer, see tegroup_linear_desc. plan_make plans every product whose output is there; target NULL = this
+ * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
+ * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
+ * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
+ * call whose output was absent when the plan was made is ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
+    tegroup_linear_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* The product that one of these calls runs, to put to tegroup_explain or, with the layer plan's own plan of it, to
+ * tegroup_plan_tune. */
+TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
+    tegroup_gemm_desc *gemm, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

@@ -10,38 +10,31 @@ typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_TENSOR /* of an operation that has one */
 } tegroup_impl_operand;
 
+/* Their paths in a tensor called `name`, as one literal each. */
 /* clang-format off */
-#define TEGROUP_IMPL_MEMBERS(X)                                                                                    \
-    X(DTYPE, "dtype") X(SCALING, "scaling") X(GROUPS, "shape.groups") X(ROWS, "shape.rows") X(COLS, "shape.cols")  \
-    X(ELEMENTS, "shape.elements") X(ROW_SIZES, "shape.row_sizes.encoding")                                         \
-    X(COL_SIZES, "shape.col_sizes.encoding") X(SIZES_SPACE, "shape.row_sizes.space") X(SNAPSHOT, "shape.snapshot") \
-    X(LD, "ld") X(GROUP_STRIDE, "group_stride") X(DATA, "data") X(POINTERS, "pointers")                            \
-    X(POINTERS_SPACE, "pointers_space")
+#define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
+    X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
+    X(ROWS, name ".shape.rows") X(COLS, name ".shape.cols") X(ELEMENTS, name ".shape.elements")                    \
+    X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
+    X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
+    X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
+    X(POINTERS_SPACE, name ".pointers_space")
 /* clang-format on */
 
-#define TEGROUP_IMPL_ENUMERATE(name, text) TEGROUP_IMPL_MEMBER_##name,
+#define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,
 typedef enum tegroup_impl_member {
-    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MEMBER_COUNT
+    TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_ENUMERATE, "") TEGROUP_IMPL_MEMBER_COUNT
 } tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
+#define TEGROUP_IMPL_PATH_ONLY(member, path) path,
+#define TEGROUP_IMPL_PATHS(name)                                                                                       \
+    { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name) }
+
 static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
-#define TEGROUP_IMPL_A_PATH(name, text) "a." text,
-#define TEGROUP_IMPL_B_PATH(name, text) "b." text,
-#define TEGROUP_IMPL_C_PATH(name, text) "c." text,
-#define TEGROUP_IMPL_D_PATH(name, text) "d." text,
-#define TEGROUP_IMPL_BIAS_PATH(name, text) "bias." text,
-#define TEGROUP_IMPL_TENSOR_PATH(name, text) "tensor." text,
     static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_A_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_B_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_C_PATH)},    {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_D_PATH)},
-        {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_BIAS_PATH)}, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_TENSOR_PATH)}};
-#undef TEGROUP_IMPL_A_PATH
-#undef TEGROUP_IMPL_B_PATH
-#undef TEGROUP_IMPL_C_PATH
-#undef TEGROUP_IMPL_D_PATH
-#undef TEGROUP_IMPL_BIAS_PATH
-#undef TEGROUP_IMPL_TENSOR_PATH
+        TEGROUP_IMPL_PATHS("a"), TEGROUP_IMPL_PATHS("b"),    TEGROUP_IMPL_PATHS("c"),
+        TEGROUP_IMPL_PATHS("d"), TEGROUP_IMPL_PATHS("bias"), TEGROUP_IMPL_PATHS("tensor")};
     return paths[operand][member];
 }
 #define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)

@@ -50,6 +50,11 @@ int main(void) {
     BOTH(tegroup_plan_tune(&w.forward_plan, &w.tune, NULL, &error), tegroup_plan_tune(&w.forward_plan, NULL, NULL, &error));
     BOTH(tegroup_plan_save(&w.forward_plan, w.saved, sizeof w.saved, &error), tegroup_plan_save(&w.forward_plan, w.saved, 1, &error));
     BOTH(tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, &error), tegroup_plan_load(&w.dgrad, w.saved, sizeof w.saved, &w.plan, &error));
+    BOTH(tegroup_linear_plan_make(&w.linear, NULL, &w.linear_plan_out, &error), tegroup_linear_plan_make(NULL, NULL, &w.linear_plan_out, &error));
+    BOTH(tegroup_linear_gemm(&w.linear, TEGROUP_OP_DGRAD, &w.gemm, &error), tegroup_linear_gemm(&w.linear, TEGROUP_OP_UNSET, &w.gemm, &error));
+    BOTH(tegroup_linear_forward(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_forward(NULL, &w.linear, NULL, &error));
+    BOTH(tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_dgrad(&w.linear_plan, NULL, NULL, &error));
+    BOTH(tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_wgrad(&w.linear_plan, NULL, NULL, &error));
     BOTH(tegroup_activation_forward(&w.activation, NULL, &error), tegroup_activation_forward(NULL, NULL, &error));
     BOTH(tegroup_activation_backward(&w.activation_backward, NULL, &error), tegroup_activation_backward(NULL, NULL, &error));
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));

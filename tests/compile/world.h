@@ -17,6 +17,8 @@ typedef struct world {
     tegroup_gemm_desc                dgrad;      /* with nothing                              */
     tegroup_gemm_desc                wgrad;      /* with a bias gradient, accumulating        */
     tegroup_plan                     forward_plan, dgrad_plan, wgrad_plan;
+    tegroup_linear_desc              linear;     /* with everything                           */
+    tegroup_linear_plan              linear_plan;
     tegroup_tune_desc                tune;       /* of forward                                */
     tegroup_cublaslt_functions       functions;  /* of no library                             */
     tegroup_target                   target;     /* a machine that is not here                */
@@ -80,6 +82,8 @@ typedef struct world {
     tegroup_scale_extent extent;
     tegroup_problem      problem;
     tegroup_plan         plan;
+    tegroup_linear_plan  linear_plan_out;
+    tegroup_gemm_desc    gemm;
     tegroup_verdict      verdicts[TEGROUP_BACKEND_COUNT - 1];
 } world;
 
@@ -223,6 +227,26 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->target.struct_size = sizeof w->target;
     w->target.sm = 90;
     w->target.cublaslt_version = 130700;
+
+    memset(&w->linear, 0, sizeof w->linear);
+    w->linear.struct_size = sizeof w->linear;
+    w->linear.space = TEGROUP_SPACE_HOST;
+    w->linear.weight = w->forward.b;
+    w->linear.bias = w->forward.bias;
+    w->linear.input = w->forward.a;
+    w->linear.out = w->forward.d;
+    w->linear.grad_output = w->dgrad.a;
+    w->linear.dgrad_out = w->dgrad.d;
+    w->linear.main_grad = w->wgrad.d;
+    w->linear.bias_grad = w->wgrad.bias;
+    w->linear.grad_row_scale = world_tensor(w->row_scale_grad, routed, 1);
+    w->linear.row_scale = w->row_scale;
+    w->linear.row_scale_dtype = TEGROUP_DTYPE_F32;
+    w->linear.threads = 1;
+    w->linear.workspace = w->workspace;
+    w->linear.workspace_bytes = sizeof w->workspace;
+    status = tegroup_linear_plan_make(&w->linear, NULL, &w->linear_plan, error);
+    if (status != TEGROUP_OK) return status;
 
     memset(&w->activation, 0, sizeof w->activation);
     w->activation.struct_size = sizeof w->activation;

@@ -40,6 +40,12 @@ static void spoil_nothing(void) {
 #define call_forward(e)             tegroup_gemm(&w.forward_plan, &w.forward, NULL, e)
 #define call_dgrad(e)               tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, e)
 #define call_wgrad(e)               tegroup_gemm(&w.wgrad_plan, &w.wgrad, NULL, e)
+#define call_linear_plan(e)         tegroup_linear_plan_make(&w.linear, NULL, &w.linear_plan_out, e)
+#define call_linear_plan_target(e)  tegroup_linear_plan_make(&w.linear, &w.target, &w.linear_plan_out, e)
+#define call_linear_gemm(e)         tegroup_linear_gemm(&w.linear, TEGROUP_OP_WGRAD, &w.gemm, e)
+#define call_linear_forward(e)      tegroup_linear_forward(&w.linear_plan, &w.linear, NULL, e)
+#define call_linear_dgrad(e)        tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, e)
+#define call_linear_wgrad(e)        tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, e)
 #define call_tune(e)                tegroup_plan_tune(&w.forward_plan, &w.tune, NULL, e)
 #define call_save(e)                tegroup_plan_save(&w.forward_plan, w.saved, sizeof w.saved, e)
 #define call_load(e)                tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, e)
@@ -139,6 +145,11 @@ UTEST(status, good_calls) {
     GOOD(forward);
     GOOD(dgrad);
     GOOD(wgrad);
+    GOOD(linear_plan);
+    GOOD(linear_gemm);
+    GOOD(linear_forward);
+    GOOD(linear_dgrad);
+    GOOD(linear_wgrad);
     GOOD(tune);
     GOOD(save);
     GOOD(load);
@@ -1225,6 +1236,221 @@ UTEST(status, combine_backward) {
     BAD(combine_backward, w.row_of_slot[1] = ROWS, CAPACITY, "row_of_slot.data", ROWS - 1, ROWS);
     BAD(combine_backward, w.row_of_slot[0] = -2, CAPACITY, "row_of_slot.data", ROWS - 1, -2);
     NO_GPU(combine_backward, w.combine_backward);
+}
+
+/* ---- The grouped linear layer -------------------------------------------------------------------------------- */
+
+#define LINEAR_TENSOR(t, name, size)                                                                                                \
+    BAD(linear_plan, w.linear.t.dtype = (tegroup_dtype)99, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, 99);                      \
+    BAD(linear_plan, w.linear.t.scaling = (tegroup_scaling)99, VALUE, name ".scaling", TEGROUP_SCALING_COUNT - 1, 99);              \
+    BAD(linear_plan, w.linear.t.scaling = TEGROUP_SCALING_TENSOR, DTYPE, name ".dtype",                                             \
+        tegroup_scaling_info(TEGROUP_SCALING_TENSOR)->data_dtypes, TEGROUP_DTYPE_F32);                                              \
+    BAD(linear_plan, w.linear.t.shape.groups = -1, VALUE, name ".shape.groups", TEGROUP_MAX_GROUPS, -1);                            \
+    BAD(linear_plan, w.linear.t.shape.rows = -1, VALUE, name ".shape.rows", TEGROUP_MAX_ROWS, -1);                                  \
+    BAD(linear_plan, w.linear.t.shape.cols = -1, VALUE, name ".shape.cols", TEGROUP_MAX_COLS, -1);                                  \
+    BAD(linear_plan, w.linear.t.ld = -1, LAYOUT, name ".ld", size, -1);                                                             \
+    BAD(linear_plan, w.linear.t.pointers_space = (tegroup_space)3, VALUE, name ".pointers_space", TEGROUP_SPACE_DEVICE, 3)
+#define LINEAR_FOLLOWS(t, name, size)                                                                                               \
+    LINEAR_TENSOR(t, name, size);                                                                                                   \
+    BAD(linear_plan, w.linear.t.shape.groups++, SHAPE, name ".shape.groups", EXPERTS, EXPERTS + 1);                                 \
+    BAD(linear_plan, w.linear.t.shape.cols++, SHAPE, name ".shape.cols", size, size + 1)
+#define LINEAR_ROWS(t, name, size)                                                                                                  \
+    LINEAR_FOLLOWS(t, name, size);                                                                                                  \
+    BAD(linear_plan, w.linear.t.shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, name ".shape.row_sizes.encoding",         \
+        TEGROUP_ENCODING_COUNTS, 0);                                                                                                \
+    BAD(linear_plan, w.linear.t.shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, name ".shape.row_sizes.space", 1, 0);           \
+    BAD(linear_plan, w.linear.t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS, UNSUPPORTED,                                    \
+        name ".shape.col_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);                                                              \
+    BAD(linear_plan, w.linear.t.shape.elements = 7, UNSUPPORTED, name ".shape.elements", 0, 7);                                     \
+    BAD(linear_plan, w.linear.t.group_stride = 99, COMBINATION, name ".group_stride", 0, 99);                                       \
+    BAD(linear_plan, w.linear.t.pointers_space = TEGROUP_SPACE_HOST, UNSUPPORTED, name ".pointers_space", 0, TEGROUP_SPACE_HOST)
+#define LINEAR_UNIFORM(t, name)                                                                                                     \
+    BAD(linear_plan, w.linear.t.shape.row_sizes = w.prepare.shape.row_sizes, COMBINATION, name ".shape.row_sizes.encoding", 0,      \
+        TEGROUP_ENCODING_COUNTS);                                                                                                   \
+    BAD(linear_plan, w.linear.t.group_stride = 1, LAYOUT, name ".group_stride", w.linear.t.shape.rows * w.linear.t.shape.cols, 1)
+#define LINEAR_OUTPUT(t, name, size) BAD(linear_plan, w.linear.t.ld = size + 1, LAYOUT, name ".ld", size, size + 1)
+#define LINEAR_MEMORY(call, t, name)                                                                                                \
+    BAD(call, w.linear.t.data = NULL, NULL_ARGUMENT, name ".data", 1, 0);                                                           \
+    BAD(call, SHIFT(w.linear.t.data, 2), ALIGNMENT, name ".data", 4, 2)
+#define LINEAR_LIST(call, t, name)                                                                                                  \
+    BAD(call, w.linear.t.pointers = (void *const *)w.linear.t.data, UNSET, name ".pointers_space", TEGROUP_SPACE_HOST, 0);          \
+    BAD(call, w.linear.t.pointers_space = TEGROUP_SPACE_HOST, PLAN, name ".pointers_space", 0, TEGROUP_SPACE_HOST)
+#define ABSENT(t) memset(&w.linear.t, 0, sizeof w.linear.t)
+
+UTEST(status, linear_plan) {
+    STRUCT_SIZE(linear_plan, tegroup_linear_desc, linear);
+    SPACE(linear_plan, linear);
+    NOT(linear_plan_make, NULL AND NULL AND &w.linear_plan_out, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(linear_plan_make, &w.linear AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    LINEAR_TENSOR(weight, "weight", K);
+    BAD(linear_plan, ABSENT(weight), UNSET, "weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, w.linear.weight.shape.groups++, SHAPE, "bias.shape.groups", EXPERTS + 1, EXPERTS);
+    BAD(linear_plan, w.linear.weight.shape.rows++, SHAPE, "bias.shape.cols", N + 1, N);
+    BAD(linear_plan, w.linear.weight.shape.cols++, SHAPE, "input.shape.cols", K + 1, K);
+    BAD(linear_plan, w.linear.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "input.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    LINEAR_UNIFORM(weight, "weight");
+    LINEAR_FOLLOWS(bias, "bias", N);
+    LINEAR_UNIFORM(bias, "bias");
+    BAD(linear_plan, w.linear.bias.shape.rows = 2, SHAPE, "bias.shape.rows", 1, 2);
+    LINEAR_ROWS(input, "input", K);
+    BAD(linear_plan, w.linear.input.shape.rows++, SHAPE, "out.shape.rows", ROWS + 1, ROWS);
+    BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_F16, DTYPE, "input.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    LINEAR_ROWS(out, "out", N);
+    LINEAR_OUTPUT(out, "out", N);
+    BAD(linear_plan, w.linear.out.shape.rows++, SHAPE, "out.shape.rows", ROWS, ROWS + 1);
+    BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_F64, DTYPE, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    LINEAR_ROWS(grad_output, "grad_output", N);
+    BAD(linear_plan, w.linear.grad_output.shape.rows++, SHAPE, "grad_output.shape.rows", ROWS, ROWS + 1);
+    BAD(linear_plan, w.linear.grad_output.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_output.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    LINEAR_ROWS(dgrad_out, "dgrad_out", K);
+    LINEAR_OUTPUT(dgrad_out, "dgrad_out", K);
+    BAD(linear_plan, w.linear.dgrad_out.dtype = TEGROUP_DTYPE_F64, DTYPE, "dgrad_out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    LINEAR_FOLLOWS(main_grad, "main_grad", K);
+    LINEAR_UNIFORM(main_grad, "main_grad");
+    LINEAR_OUTPUT(main_grad, "main_grad", K);
+    BAD(linear_plan, w.linear.main_grad.shape.rows++, SHAPE, "main_grad.shape.rows", N, N + 1);
+    BAD(linear_plan, w.linear.main_grad.group_stride = N * K + 1, LAYOUT, "main_grad.group_stride", N * K, N * K + 1);
+    BAD(linear_plan, w.linear.main_grad.dtype = TEGROUP_DTYPE_F64, DTYPE, "main_grad.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    LINEAR_FOLLOWS(bias_grad, "bias_grad", N);
+    LINEAR_UNIFORM(bias_grad, "bias_grad");
+    LINEAR_OUTPUT(bias_grad, "bias_grad", N);
+    BAD(linear_plan, w.linear.bias_grad.group_stride = N + 1, LAYOUT, "bias_grad.group_stride", N, N + 1);
+    BAD(linear_plan, w.linear.bias_grad.dtype = TEGROUP_DTYPE_I32, DTYPE, "bias_grad.dtype", tegroup_scaling_info(TEGROUP_SCALING_NONE)->data_dtypes, TEGROUP_DTYPE_I32);
+    LINEAR_ROWS(grad_row_scale, "grad_row_scale", 1);
+    LINEAR_OUTPUT(grad_row_scale, "grad_row_scale", 1);
+
+    BAD(linear_plan, ABSENT(out); ABSENT(dgrad_out); ABSENT(main_grad), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, ABSENT(input), COMBINATION, "out", 1, 0);
+    BAD(linear_plan, ABSENT(input); ABSENT(out), COMBINATION, "main_grad", 1, 0);
+    BAD(linear_plan, ABSENT(grad_output), COMBINATION, "dgrad_out", 1, 0);
+    BAD(linear_plan, ABSENT(grad_output); ABSENT(dgrad_out), COMBINATION, "main_grad", 1, 0);
+    BAD(linear_plan, ABSENT(main_grad), COMBINATION, "bias_grad", 1, 0);
+    BAD(linear_plan, ABSENT(bias), COMBINATION, "bias_grad", 1, 0);
+    BAD(linear_plan, ABSENT(bias); ABSENT(bias_grad), COMBINATION, "grad_row_scale", 1, 0);
+    BAD(linear_plan, ABSENT(bias); ABSENT(bias_grad); ABSENT(grad_row_scale), COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(linear_plan, ABSENT(dgrad_out), COMBINATION, "grad_row_scale", 1, 0);
+    BAD(linear_plan, w.linear.row_scale = NULL; w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
+    BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_plan, w.linear.accumulate = 2, VALUE, "accumulate", 1, 2);
+    BAD(linear_plan, w.linear.accumulate = 1; ABSENT(main_grad); ABSENT(bias_grad), COMBINATION, "accumulate", 0, 1);
+    BAD(linear_plan, w.linear.out_tail = TEGROUP_TAIL_ZERO; ABSENT(out), COMBINATION, "out_tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(linear_plan, w.linear.dgrad_out_tail = TEGROUP_TAIL_ZERO; ABSENT(dgrad_out); ABSENT(grad_row_scale), COMBINATION, "dgrad_out_tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(linear_plan, w.linear.out_tail = (tegroup_tail)3, VALUE, "out_tail", TEGROUP_TAIL_POISON, 3);
+    BAD(linear_plan, w.linear.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
+    BAD(linear_plan, w.linear.compute = (tegroup_compute)2, VALUE, "compute", TEGROUP_COMPUTE_F64, 2);
+    BAD(linear_plan, w.linear.expected_rows = -1, VALUE, "expected_rows", 0, -1);
+    BAD(linear_plan, w.linear.expected_rows_max = -1, VALUE, "expected_rows_max", 0, -1);
+    BAD(linear_plan, w.linear.data_alignment_bytes = 3, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 3);
+    BAD(linear_plan, w.linear.backend = TEGROUP_BACKEND_COUNT, VALUE, "backend", TEGROUP_BACKEND_COUNT - 1, TEGROUP_BACKEND_COUNT);
+    BAD(linear_plan, w.linear.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
+    BAD(linear_plan, w.linear.sm_limit = -1, VALUE, "sm_limit", 0, -1);
+    BAD(linear_plan, w.linear.threads = -1, VALUE, "threads", 0, -1);
+    BAD(linear_plan, w.linear.check_level = (tegroup_check_level)2, VALUE, "check_level", TEGROUP_CHECK_DEEP, 2);
+    BAD(linear_plan, w.linear.stream_count = -1, VALUE, "stream_count", 0, -1);
+    BAD(linear_plan, w.linear.host_sizes_final = 2, VALUE, "host_sizes_final", 1, 2);
+    BAD(linear_plan, w.linear.cublaslt_functions = &w.functions; w.functions.struct_size = 1, STRUCT_SIZE, "cublaslt_functions.struct_size", sizeof w.functions, 1);
+    BAD(linear_plan_target, w.target.struct_size = 1, STRUCT_SIZE, "target.struct_size", sizeof w.target, 1);
+    BAD(linear_gemm, ABSENT(main_grad); ABSENT(bias_grad), UNSET, "main_grad.dtype", TEGROUP_DTYPE_F64, 0);
+    NOT(linear_gemm, NULL AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(linear_gemm, &w.linear AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
+    NOT(linear_gemm, &w.linear AND TEGROUP_OP_UNSET AND &w.gemm, UNSET, "op", TEGROUP_OP_FORWARD, 0);
+    NOT(linear_gemm, &w.linear AND (tegroup_op)4 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, 4);
+
+    spoil_nothing(); /* inputs may have room between their rows and groups */
+    w.linear.input.ld = K + 3;
+    w.linear.grad_output.ld = N + 1;
+    w.linear.weight.ld = K + 1;
+    w.linear.weight.group_stride = N * (K + 1) + 2;
+    GOOD(linear_plan);
+}
+
+UTEST(status, linear_calls) {
+    NOT(linear_forward, NULL AND &w.linear AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    NOT(linear_dgrad, &w.linear_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(linear_wgrad, NULL AND &w.linear AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    BAD(linear_forward, w.linear_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.linear_plan, 1);
+    BAD(linear_wgrad, w.linear_plan.magic = 1, PLAN, "plan", TEGROUP_LINEAR_PLAN_MAGIC, 1);
+    BAD(linear_forward, memset(&w.linear_plan.forward, 0, sizeof w.linear_plan.forward), PLAN, "out.dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(linear_dgrad, memset(&w.linear_plan.dgrad, 0, sizeof w.linear_plan.dgrad), PLAN, "dgrad_out.dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(linear_wgrad, memset(&w.linear_plan.wgrad, 0, sizeof w.linear_plan.wgrad), PLAN, "main_grad.dtype", 0, TEGROUP_DTYPE_F32);
+    BAD(linear_forward, ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_dgrad, ABSENT(grad_row_scale), PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(linear_wgrad, ABSENT(bias_grad), PLAN, "bias_grad.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(linear_forward, ABSENT(bias); ABSENT(bias_grad); ABSENT(grad_row_scale); w.linear.row_scale = NULL;
+        w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, PLAN, "bias.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(linear_forward, w.linear.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_dgrad, w.linear.dgrad_out.dtype = TEGROUP_DTYPE_BF16, PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_dgrad, w.linear.grad_row_scale.dtype = TEGROUP_DTYPE_BF16, PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_wgrad, w.linear.main_grad.dtype = TEGROUP_DTYPE_BF16, PLAN, "main_grad.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_wgrad, w.linear.accumulate = 1, PLAN, "accumulate", 0, 1);
+    BAD(linear_forward, w.linear.out_tail = TEGROUP_TAIL_ZERO, PLAN, "out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(linear_dgrad, w.linear.dgrad_out_tail = TEGROUP_TAIL_ZERO, PLAN, "dgrad_out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(linear_forward, w.linear.input.ld = K + 1, PLAN, "input.ld", K, K + 1);
+    BAD(linear_dgrad, w.linear.weight.ld = K + 1, PLAN, "weight.ld", K, K + 1);
+    BAD(linear_wgrad, w.linear.grad_output.ld = N + 1, PLAN, "grad_output.ld", N, N + 1);
+    BAD(linear_wgrad, w.linear.main_grad.ld = K + 1, LAYOUT, "main_grad.ld", K, K + 1);
+
+    LINEAR_MEMORY(linear_forward, input, "input");
+    LINEAR_MEMORY(linear_forward, weight, "weight");
+    LINEAR_MEMORY(linear_forward, bias, "bias");
+    LINEAR_MEMORY(linear_forward, out, "out");
+    LINEAR_MEMORY(linear_dgrad, grad_output, "grad_output");
+    LINEAR_MEMORY(linear_dgrad, weight, "weight");
+    LINEAR_MEMORY(linear_dgrad, dgrad_out, "dgrad_out");
+    LINEAR_MEMORY(linear_dgrad, bias, "bias");
+    LINEAR_MEMORY(linear_dgrad, grad_row_scale, "grad_row_scale");
+    LINEAR_MEMORY(linear_wgrad, grad_output, "grad_output");
+    LINEAR_MEMORY(linear_wgrad, input, "input");
+    LINEAR_MEMORY(linear_wgrad, main_grad, "main_grad");
+    LINEAR_MEMORY(linear_wgrad, bias_grad, "bias_grad");
+    LINEAR_LIST(linear_forward, weight, "weight");
+    LINEAR_LIST(linear_forward, bias, "bias");
+    LINEAR_LIST(linear_dgrad, weight, "weight");
+    LINEAR_LIST(linear_wgrad, main_grad, "main_grad");
+    LINEAR_LIST(linear_wgrad, bias_grad, "bias_grad");
+    BAD(linear_forward, w.linear.row_scale = NULL, NULL_ARGUMENT, "row_scale", 1, 0);
+    BAD(linear_wgrad, SHIFT(w.linear.row_scale, 1), ALIGNMENT, "row_scale", 4, 1);
+    BAD(linear_forward, w.linear.input.shape.snapshot = NULL; w.linear.out.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 1, 0);
+    BAD(linear_dgrad, w.linear.dgrad_out.shape.snapshot = NULL, NULL_ARGUMENT, "dgrad_out.shape.snapshot", 1, 0);
+    BAD(linear_wgrad, w.linear.grad_output.shape.snapshot = w.snapshot_out, COMBINATION, "grad_output.shape.snapshot", 0, 1);
+    BAD(linear_forward, memset(w.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", TEGROUP_SNAPSHOT_MAGIC, 0);
+    BAD(linear_forward, w.linear.workspace = NULL, NULL_ARGUMENT, "workspace", 1, 0);
+    BAD(linear_dgrad, SHIFT(w.linear.workspace, 16), ALIGNMENT, "workspace", TEGROUP_ALIGNMENT, 16);
+    BAD(linear_wgrad, w.linear.workspace_bytes = 1, WORKSPACE, "workspace_bytes", w.linear_plan.workspace.total_bytes, 1);
+}
+
+/* Every output against whatever its call touches: the field, and the other one in the rule. */
+#define MEETS(call, spoil, field, other)                                                                                            \
+    do {                                                                                                                            \
+        BAD(call, spoil, OVERLAP, field, 0, 1);                                                                                     \
+        ASSERT_STREQ("must not overlap " other, error.rule);                                                                        \
+    } while (0)
+UTEST(status, linear_overlaps) {
+    tegroup_linear_desc *l = &w.linear;
+    MEETS(linear_forward, l->out.data = w.x, "out.data", "input");
+    MEETS(linear_forward, l->out.data = w.weight, "out.data", "weight");
+    MEETS(linear_forward, l->out.data = w.bias, "out.data", "bias");
+    MEETS(linear_forward, l->out.data = w.row_scale, "out.data", "row_scale");
+    MEETS(linear_forward, l->out.data = w.snapshot, "out.data", "a snapshot");
+    MEETS(linear_forward, l->workspace = w.x, "workspace", "input");
+    MEETS(linear_forward, l->workspace = w.y, "workspace", "out");
+    MEETS(linear_dgrad, l->dgrad_out.data = w.y_grad, "dgrad_out.data", "grad_output");
+    MEETS(linear_dgrad, l->dgrad_out.data = w.weight, "dgrad_out.data", "weight");
+    MEETS(linear_dgrad, l->dgrad_out.data = w.bias, "dgrad_out.data", "bias");
+    MEETS(linear_dgrad, l->grad_row_scale.data = w.x_grad, "grad_row_scale.data", "dgrad_out");
+    MEETS(linear_dgrad, l->grad_row_scale.data = w.y_grad, "grad_row_scale.data", "grad_output");
+    MEETS(linear_dgrad, l->grad_row_scale.data = w.bias, "grad_row_scale.data", "bias");
+    MEETS(linear_dgrad, l->grad_row_scale.data = w.weight, "grad_row_scale.data", "weight");
+    MEETS(linear_dgrad, l->workspace = w.row_scale_grad, "workspace", "grad_row_scale");
+    MEETS(linear_dgrad, l->workspace = w.bias; l->workspace_bytes = w.linear_plan.workspace.total_bytes, "workspace", "bias");
+    MEETS(linear_wgrad, l->main_grad.data = w.x, "main_grad.data", "input");
+    MEETS(linear_wgrad, l->main_grad.data = w.y_grad, "main_grad.data", "grad_output");
+    MEETS(linear_wgrad, l->main_grad.data = w.bias_grad, "main_grad.data", "bias_grad");
+    MEETS(linear_wgrad, l->bias_grad.data = w.x, "bias_grad.data", "input");
+    MEETS(linear_wgrad, l->bias_grad.data = w.row_scale, "bias_grad.data", "row_scale");
 }
 
 /* ---- Names, texts and sizes ---------------------------------------------------------------------------------- */

@@ -1,0 +1,117 @@
+/* The grouped linear layer on the GPU backends: every combination of tests/unit/linear.h against FP64, now, delayed on a second
+ * stream, and captured with it, where the graph must hold kernels alone. */
+#define TEGROUP_IMPLEMENTATION
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+#include "backends.h"
+#include "linear.h"
+#include "utest.h"
+
+static tegroup_backend asked;
+static cudaStream_t first, second;
+static cudaEvent_t ready, done;
+
+static tegroup_status steps(layer *l, const tegroup_linear_desc *desc, int delayed) {
+    tegroup_linear_desc saved = delayed ? layer_saved(desc) : *desc;
+    tegroup_status status = prepare_on_device(&l->f.a, first, &l->error);
+    if (status == TEGROUP_OK && desc->out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_forward(&l->plan, desc, first, &l->error);
+    if (status == TEGROUP_OK && desc->dgrad_out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_dgrad(&l->plan, desc, first, &l->error);
+    if (!delayed) return status == TEGROUP_OK ? tegroup_linear_wgrad(&l->plan, &saved, first, &l->error) : status;
+    MUST(cudaEventRecord(ready, first));
+    MUST(cudaStreamWaitEvent(second, ready, 0));
+    if (status == TEGROUP_OK) status = tegroup_linear_wgrad(&l->plan, &saved, second, &l->error);
+    MUST(cudaEventRecord(done, second));
+    MUST(cudaStreamWaitEvent(first, done, 0));
+    return status;
+}
+
+/* Kernels, and the empty or event nodes that joins of streams may leave: no copy, no memset, no allocation, no host call. */
+static int only_kernels(cudaGraph_t graph) {
+    size_t count = 0, kernels = 0;
+    MUST(cudaGraphGetNodes(graph, NULL, &count));
+    cudaGraphNode_t *nodes = (cudaGraphNode_t *)malloc((count + 1) * sizeof *nodes);
+    MUST(cudaGraphGetNodes(graph, nodes, &count));
+    for (size_t i = 0; i < count; i++) {
+        cudaGraphNodeType type;
+        MUST(cudaGraphNodeGetType(nodes[i], &type));
+        kernels += type == cudaGraphNodeTypeKernel;
+        if (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeEmpty) continue;
+        fprintf(stderr, "node of type %d\n", (int)type);
+        kernels = 0;
+        break;
+    }
+    free(nodes);
+    return kernels > 0;
+}
+
+/* Everything in device memory as it is on the host, and the descriptor of it. */
+static tegroup_linear_desc layer_to_device(const layer *l) {
+    tegroup_linear_desc desc = l->desc;
+    tegroup_tensor *tensors[] = {&desc.weight, &desc.bias, &desc.input, &desc.out, &desc.grad_output, &desc.dgrad_out, &desc.main_grad, &desc.bias_grad, &desc.grad_row_scale};
+    mirror_up(l->f.mark);
+    for (int i = 0; i < 9; i++) tensor_to_device(tensors[i], 0);
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.row_scale = device_of(desc.row_scale);
+    desc.backend = asked;
+    desc.threads = 0;
+    desc.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.workspace = workspace_of(desc.workspace_bytes);
+    return desc;
+}
+
+static tegroup_status captured(layer *l, const tegroup_linear_desc *desc) {
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    tegroup_status status = steps(l, desc, 1);
+    MUST(cudaStreamEndCapture(first, &graph));
+    if (status == TEGROUP_OK && !only_kernels(graph)) status = TEGROUP_ERROR_CUDA;
+    MUST(cudaGraphInstantiate(&step, graph, 0));
+    if (status == TEGROUP_OK) MUST(cudaGraphLaunch(step, first));
+    MUST(cudaStreamSynchronize(first));
+    MUST(cudaGraphExecDestroy(step));
+    MUST(cudaGraphDestroy(graph));
+    return status;
+}
+
+static tegroup_status run_on_device(layer *l, int delayed) {
+    tegroup_linear_desc desc = layer_to_device(l);
+    tegroup_status status = tegroup_linear_plan_make(&desc, NULL, &l->plan, &l->error);
+    if (status == TEGROUP_OK) {
+        desc = layer_to_device(l); /* now with a workspace */
+        status = steps(l, &desc, delayed != 0);
+        MUST(cudaDeviceSynchronize());
+    }
+    if (status == TEGROUP_OK && delayed == 2) { /* kernels are loaded when they first run, so the capture comes second */
+        desc = layer_to_device(l);
+        status = captured(l, &desc);
+    }
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    if (status == TEGROUP_OK && workspace_guards_changed() != 0) status = TEGROUP_ERROR_WORKSPACE;
+    if (status != TEGROUP_OK) fprintf(stderr, "status %d: %s %s\n", (int)status, l->error.field, l->error.rule);
+    return status;
+}
+
+static void every_combination(int *utest_result, tegroup_backend backend, int aligned) {
+    if (!backend_here(backend)) return;
+    if (first == NULL) {
+        MUST(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+        MUST(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+        MUST(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
+        MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    }
+    asked = backend;
+    layers_worst = 0;
+    layers_elements = 0;
+    const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1; /* few under tools */
+    const int all = (3 * COMBINATIONS + step - 1) / step;
+    int right = check_every_layer(3, aligned, step, 6101 + (uint64_t)backend, run_on_device);
+    printf("%s: run %d/%d; %ld elements, error/bound at most %.3f\n", tegroup_backend_name(backend), right, all,
+           (long)layers_elements, layers_worst);
+    ASSERT_EQ(all, right);
+}
+
+UTEST(linear_gpu, portable) { every_combination(utest_result, TEGROUP_BACKEND_PORTABLE, 0); }
+UTEST(linear_gpu, sm90) { every_combination(utest_result, TEGROUP_BACKEND_SM90, 1); }
+
+UTEST_MAIN()
