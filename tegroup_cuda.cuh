@@ -2884,8 +2884,8 @@ template <> struct tegroup_impl_wgmma<128> {
 
 /* ==== [15] Hopper GEMM kernel ==== */
 
-/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles and one thread has TMA load their operands into a
- * ring of stages; the two others multiply by wgmma: in turns, each on a tile of its own, so that one stores while the other
+/* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
+ * ring of stages, and two have it store results; the two others multiply by wgmma: in turns, each on a tile of its own, so that one stores while the other
  * multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
@@ -2952,7 +2952,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
     uint64_t turn[2];                /* of a warpgroup: the other one has seen all of its stages */
-    uint64_t added[2][SHAPE::SLABS]; /* C has come to a slab of a warpgroup */
+    uint64_t ready[2][SHAPE::SLABS], written[2][SHAPE::SLABS]; /* slabs of a warpgroup: free, and with C if that is added */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
 };
 
@@ -3136,11 +3136,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), 9); /* the loading thread and the warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), 11); /* who loads, who store, and the warps that multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
-                for (int i = 0; i < SHAPE::SLABS; i++) tegroup_impl_barrier_init(at(&rest->added[w][i]), 1);
+                for (int i = 0; i < SHAPE::SLABS; i++) {
+                    tegroup_impl_barrier_init(at(&rest->ready[w][i]), 1);
+                    tegroup_impl_barrier_init(at(&rest->written[w][i]), 4);
+                }
             }
             tegroup_impl_async_fence();
         }
@@ -3233,7 +3236,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 
     /* Warpgroup `group` (0 or 1): sums and results. */
     __device__ __forceinline__ void multiply(int group) const {
-        uint32_t step = 0, rounds = 0; /* rounds: of C through the slabs */
+        uint32_t step = 0, rounds = 0; /* rounds: of results through the slabs */
         int32_t number = 0;
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
@@ -3250,7 +3253,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
-        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
     }
     /* The other warpgroup's turn; the end is left to be taken. */
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
@@ -3271,15 +3273,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                          uint32_t *rounds) const {
         const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
         sums sum;
-        if (adds && wide) prefetch<true>(group, item);
-        if (adds && !wide) prefetch<false>(group, item);
         if (steps > 0) add_up(group, step, (uint32_t)steps, sum);
         else nothing(group, adds, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
-        else if (wide) store_wide<false>(group, item, false, 0, sum);
+        else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
-        else store_halves<false>(group, item, false, 0, sum);
-        if (!adds) return;
+        else store_halves<false>(group, item, false, *rounds, sum);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
     }
@@ -3345,7 +3344,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* ---- results: through slabs of 64 lines of 128 bytes ---- */
 
     __device__ __forceinline__ uint32_t slab(int group, int number) const {
-        return slabs + (uint32_t)((group * SHAPE::SLABS + number % SHAPE::SLABS) * TEGROUP_IMPL_SM90_SLAB);
+        return slabs + (uint32_t)((group * SHAPE::SLABS + number) * TEGROUP_IMPL_SM90_SLAB);
     }
     /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
     template <bool WIDE>
@@ -3359,69 +3358,87 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
         return v > 0 && *x < call.call.desc.d.shape.cols;
     }
-    /* One thread: C comes to a slab. */
+    /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
+    template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        const int32_t left = (int32_t)call.call.desc.d.shape.cols - item.j0 - number % results::ACROSS * results::COLS;
+        return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
+    }
+
+    /* One thread a warpgroup: its results from the slabs, and C to them. */
+    __device__ __forceinline__ void store(int group) const {
+        uint32_t rounds = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.group < 0) break;
+            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
+            if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
+            else store_tile<false>(group, item, &rounds);
+        }
+        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
+    }
     template <bool WIDE>
-    __device__ __forceinline__ void bring(int group, const tegroup_impl_sm90_item &item, int number) const {
-        const uint32_t barrier = at(&rest->added[group][number % SHAPE::SLABS]);
+    __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < results::USED; i++) prepare<WIDE>(group, item, i);
+#pragma unroll 1
+        for (int i = 0; i < results::COUNT; i++) {
+            int32_t x, y, z;
+            tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
+            if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z) && !ends<WIDE>(item, i))
+                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z, anywhere(TEGROUP_IMPL_D),
+                                       item.origin[TEGROUP_IMPL_D]);
+            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+            if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
+            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
+            prepare<WIDE>(group, item, i - 1 + results::USED);
+        }
+        *rounds += results::COUNT / results::USED;
+    }
+    /* The slab that result `number` goes through is free; C comes to it where that is added. */
+    template <bool WIDE>
+    __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        const uint32_t ready = at(&rest->ready[group][number % results::USED]);
         int32_t x, y, z;
-        if (!place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
-            tegroup_impl_barrier_arrive(barrier);
+        if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(ready);
             return;
         }
-        tegroup_impl_barrier_expect(barrier, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number), &call.map[TEGROUP_IMPL_C], barrier, x, y, z,
+        tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
+        tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
-    /* C for the first slabs, while the sums are made. */
-    template <bool WIDE> __device__ __forceinline__ void prefetch(int group, const tegroup_impl_sm90_item &item) const {
-        tegroup_impl_warpgroup_sync(1 + group); /* nobody still copies from one */
-        if (threadIdx.x % 128 != 0) return;
-        tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::template results<WIDE>::USED; i++) bring<WIDE>(group, item, i);
-    }
-    /* Until slab `number` may be written, and holds C if that is added. */
-    template <bool WIDE>
-    __device__ __forceinline__ void begin(int group, int number, bool adds, uint32_t rounds) const {
+
+    /* Until the slab of result `number` may be written, and holds C if that is added. */
+    template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
-        if (adds) {
-            tegroup_impl_barrier_wait(at(&rest->added[group][number % SHAPE::SLABS]),
-                                      (rounds + number / results::USED) & 1);
-            return;
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]), (rounds + number / results::USED) & 1);
+    }
+    /* It is written. */
+    template <bool WIDE> __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        if (ends<WIDE>(item, number)) {
+            tegroup_impl_warpgroup_sync(1 + group);
+            copy<WIDE>(group, item, number);
         }
-        if (threadIdx.x % 128 == 0) tegroup_impl_tma_store_wait<results::USED - 1>();
-        tegroup_impl_warpgroup_sync(1 + group);
-    }
-    /* The slab is written: off it goes, and C comes to the one before it, whose numbers have gone. */
-    template <bool WIDE>
-    __device__ __forceinline__ void send(int group, const tegroup_impl_sm90_item &item, int number, bool adds) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        int32_t x, y, z;
-        const bool there = place<WIDE>(group, item, number, TEGROUP_IMPL_D, &x, &y, &z);
-        /* TMA stores 16 bytes at the least, and would go on past the last column */
-        const int32_t left = (int32_t)call.call.desc.d.shape.cols - x;
-        const bool edge = there && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
         tegroup_impl_async_fence();
-        tegroup_impl_warpgroup_sync(1 + group);
-        if (edge) copy<WIDE>(group, item, number, x);
-        if (threadIdx.x % 128 != 0) return;
-        if (there && !edge)
-            tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, number), x, y, z, anywhere(TEGROUP_IMPL_D),
-                                   item.origin[TEGROUP_IMPL_D]);
-        tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
-        if (!adds || number == 0 || number - 1 + results::USED >= results::COUNT) return;
-        tegroup_impl_tma_store_wait<1>();
-        bring<WIDE>(group, item, number - 1 + results::USED);
+        __syncwarp();
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
     }
     /* A slab in which the columns end, element by element. */
     template <bool WIDE>
-    __device__ __forceinline__ void copy(int group, const tegroup_impl_sm90_item &item, int number, int32_t x) const {
+    __device__ __forceinline__ void copy(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
         typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
         const int line = line_of(group) + number / results::ACROSS * 64, each = 16 / (int)sizeof(element);
+        const int32_t x = item.j0 + number % results::ACROSS * results::COLS;
         const tegroup_impl_block d =
             tegroup_impl_locate(&call.call.desc.d, &call.call.views[TEGROUP_IMPL_D], item.group);
         element *to = (element *)d.base + d.first + (item.i0 + line) * d.ld + x;
-        const char *from = (const char *)__cvta_shared_to_generic(slab(group, number));
+        const char *from = (const char *)__cvta_shared_to_generic(slab(group, number % results::USED));
 #pragma unroll 1
         for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
             const int row = i / 8, chunk = i % 8;
@@ -3444,8 +3461,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab(group, number) + (uint32_t)(row * 128);
-                begin<false>(group, number, TERMS && adds, rounds);
+                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128);
+                begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
                     const uint32_t there = to + (uint32_t)(((c + lane() / 16) ^ (row & 7)) * 16);
@@ -3469,7 +3486,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
                     tegroup_impl_stmatrix(there, word);
                 }
-                send<false>(group, item, number, TERMS && adds);
+                end<false>(group, item, number);
             }
     }
     template <bool TERMS>
@@ -3484,8 +3501,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab(group, number) + (uint32_t)(row * 128 + lane() % 2 * 8);
-                begin<true>(group, number, TERMS && adds, rounds);
+                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane() % 2 * 8);
+                begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane() % 4 / 2) ^ (row & 7)) * 16);
@@ -3510,7 +3527,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                      "f"(x[2 * half + 1])
                                      : "memory");
                 }
-                send<true>(group, item, number, TERMS && adds);
+                end<true>(group, item, number);
             }
     }
 };
@@ -3529,6 +3546,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
         tegroup_impl_registers_give<40>();
         if (warp == 0) block.schedule();
         if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();
         block.multiply(warp / 4 - 1);
