@@ -2951,8 +2951,9 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2];                /* of a warpgroup: the other one has seen all of its stages */
-    uint64_t ready[2][SHAPE::SLABS], written[2][SHAPE::SLABS]; /* slabs of a warpgroup: free, and with C if that is added */
+    uint64_t turn[2]; /* of a warpgroup: the other one has seen all of its stages */
+    uint64_t ready[2][SHAPE::SLABS],
+        written[2][SHAPE::SLABS]; /* slabs of a warpgroup: free, and with C if that is added */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
 };
 
@@ -3136,7 +3137,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), 11); /* who loads, who store, and the warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]),
+                                          11); /* who loads, who store, and the warps that multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -3388,8 +3390,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z) && !ends<WIDE>(item, i))
-                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z, anywhere(TEGROUP_IMPL_D),
-                                       item.origin[TEGROUP_IMPL_D]);
+                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
             tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
             tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
@@ -3415,10 +3417,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* Until the slab of result `number` may be written, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]), (rounds + number / results::USED) & 1);
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
+                                  (rounds + number / results::USED) & 1);
     }
     /* It is written. */
-    template <bool WIDE> __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
+    template <bool WIDE>
+    __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);

@@ -107,11 +107,7 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
     int64_t n = weight->shape.rows, k = weight->shape.cols;
     tegroup_status status;
-    if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) {
-        TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_LINEAR_PATH(DTYPE),
-                          "must be set with data", TEGROUP_DTYPE_F64, 0);
-        return TEGROUP_OK;
-    }
+    if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
     status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
     if (status != TEGROUP_OK) {
         if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
@@ -167,19 +163,22 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     return TEGROUP_OK;
 }
 
-/* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
-static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
-    int tensor;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
+
+/* Which tensors are there, and for which others. */
+static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc, tegroup_error *error) {
+    int tensor;
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++) {
+        const tegroup_tensor *t = tegroup_impl_linear_at(desc, (tegroup_impl_linear_tensor)tensor);
+        TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
+                          tegroup_impl_linear_path((tegroup_impl_linear_tensor)tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+                          "must be set with data", TEGROUP_DTYPE_F64, 0);
+    }
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
+                      ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
-                      ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_NEEDS(out, input);
     TEGROUP_IMPL_NEEDS(dgrad_out, grad_output);
     TEGROUP_IMPL_NEEDS(main_grad, input);
@@ -189,24 +188,35 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
     TEGROUP_IMPL_NEEDS(grad_row_scale, dgrad_out);
     TEGROUP_IMPL_NEEDS(grad_row_scale, bias);
 #undef TEGROUP_IMPL_NEEDS
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
-                      "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
                       "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
+                      "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
     TEGROUP_IMPL_RULE(!desc->accumulate || TEGROUP_IMPL_THERE(main_grad), ERROR_COMBINATION, "accumulate",
                       "needs main_grad", 0, desc->accumulate);
     TEGROUP_IMPL_RULE(desc->out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(out), ERROR_COMBINATION, "out_tail",
                       "needs out", 0, desc->out_tail);
     TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
                       "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
-#undef TEGROUP_IMPL_THERE
     return TEGROUP_OK;
 }
+
+/* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
+static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
+    int tensor;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE
 
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {

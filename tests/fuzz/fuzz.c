@@ -917,10 +917,105 @@ static void fuzz_activation_backward(void) {
     CALL(tegroup_activation_backward, desc);
 }
 
+/* ---- the grouped linear layer ---------------------------------------------------------------------------------- */
+
+static void fuzz_linear(void) {
+#define LINEAR_FIELDS(t)                                                                                                           \
+    SHAPE_FIELDS(tegroup_linear_desc, t.shape), FIELD(tegroup_linear_desc, t.dtype), FIELD(tegroup_linear_desc, t.scaling),        \
+    FIELD(tegroup_linear_desc, t.ld), FIELD(tegroup_linear_desc, t.group_stride), FIELD(tegroup_linear_desc, t.pointers_space)
+#define LINEAR_POINTERS(t) FIELD(tegroup_linear_desc, t.data), FIELD(tegroup_linear_desc, t.pointers), FIELD(tegroup_linear_desc, t.shape.snapshot)
+    static const field numbers[] = {
+        FIELD(tegroup_linear_desc, struct_size), FIELD(tegroup_linear_desc, space), LINEAR_FIELDS(weight), LINEAR_FIELDS(bias), LINEAR_FIELDS(input), LINEAR_FIELDS(out),
+        LINEAR_FIELDS(grad_output), LINEAR_FIELDS(dgrad_out), LINEAR_FIELDS(main_grad), LINEAR_FIELDS(bias_grad), LINEAR_FIELDS(grad_row_scale),
+        FIELD(tegroup_linear_desc, row_scale_dtype), FIELD(tegroup_linear_desc, accumulate), FIELD(tegroup_linear_desc, out_tail),
+        FIELD(tegroup_linear_desc, dgrad_out_tail), FIELD(tegroup_linear_desc, compute), FIELD(tegroup_linear_desc, backend), FIELD(tegroup_linear_desc, check_level),
+        FIELD(tegroup_linear_desc, workspace_bytes)};
+    static const field pointers[] = {LINEAR_POINTERS(weight), LINEAR_POINTERS(bias), LINEAR_POINTERS(input), LINEAR_POINTERS(out), LINEAR_POINTERS(grad_output),
+                                     LINEAR_POINTERS(dgrad_out), LINEAR_POINTERS(main_grad), LINEAR_POINTERS(bias_grad), LINEAR_POINTERS(grad_row_scale),
+                                     FIELD(tegroup_linear_desc, row_scale), FIELD(tegroup_linear_desc, workspace)};
+    static tegroup_status (*const calls[])(const tegroup_linear_plan *, const tegroup_linear_desc *, struct CUstream_st *, tegroup_error *) = {
+        tegroup_linear_forward, tegroup_linear_dgrad, tegroup_linear_wgrad};
+    tegroup_linear_desc desc;
+    tegroup_tensor *tensors[] = {&desc.weight, &desc.bias, &desc.main_grad, &desc.bias_grad, &desc.input, &desc.out, &desc.grad_output, &desc.dgrad_out, &desc.grad_row_scale};
+    tegroup_shape sizes;
+    tegroup_linear_plan plan;
+    tegroup_gemm_desc gemm;
+    tegroup_error error = no_error;
+    tegroup_status status;
+    int64_t rows = below(12), n = below(20), k = below(20);
+    tegroup_dtype operand = any_float(), result = any_float();
+    int i, lies = 0, scaled = chance(50);
+    memset(&desc, 0, sizeof desc);
+    memset(&sizes, 0, sizeof sizes);
+    sizes.groups = below(6);
+    make_tensor(&desc.weight, operand, 0, &sizes, n, k);
+    if (chance(70)) make_tensor(&desc.bias, chance(70) ? operand : any_float(), 0, &sizes, 1, n);
+    if (chance(80)) make_tensor(&desc.main_grad, result, 0, &sizes, n, k);
+    if (desc.bias.dtype && desc.main_grad.dtype && chance(80)) make_tensor(&desc.bias_grad, result, 0, &sizes, 1, n);
+    sizes.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    sizes.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    sizes.row_sizes.space = TEGROUP_SPACE_HOST;
+    make_tensor(&desc.input, operand, 1, &sizes, rows, k);
+    make_tensor(&desc.grad_output, operand, 1, &sizes, rows, n);
+    if (chance(80)) make_tensor(&desc.out, result, 1, &sizes, rows, n);
+    if (chance(80)) make_tensor(&desc.dgrad_out, result, 1, &sizes, rows, k);
+    if (desc.bias.dtype && scaled) desc.row_scale_dtype = any_real();
+    if (desc.row_scale_dtype && desc.dgrad_out.dtype && chance(70)) make_tensor(&desc.grad_row_scale, result, 1, &sizes, rows, 1);
+    for (i = 0; i < 9; i++) {
+        int output = i == 2 || i == 3 || i == 5 || i > 6;
+        if (output && chance(97)) tensors[i]->ld = tensors[i]->group_stride = 0;
+        if (i > 3 && chance(97)) tensors[i]->pointers_space = TEGROUP_SPACE_UNSET;
+    }
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.accumulate = desc.main_grad.dtype ? below(2) : 0;
+    desc.out_tail = desc.out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
+    desc.dgrad_out_tail = desc.dgrad_out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
+    desc.compute = TEGROUP_COMPUTE_F64;
+    desc.check_level = (tegroup_check_level)below(2);
+    desc.workspace_bytes = workspace_bytes;
+    spoil_numbers(&desc, numbers, COUNT(numbers));
+
+    prepare_tensor(&desc.input);
+    for (i = 0; i < 9; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+            if (tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET) tensors[i]->shape.snapshot = desc.input.shape.snapshot;
+            tensor_memory(tensors[i]);
+        }
+    desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows) : NULL;
+    desc.workspace = workspace;
+    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    for (i = 0; i < 9; i++) {
+        lies |= tensor_lies(tensors[i]) || room(tensors[i]->shape.snapshot) < sizeof(tegroup_snapshot_header);
+        lies |= (double)room(desc.row_scale) < 8 * (double)tensors[i]->shape.rows;
+        if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
+            tensors[i]->pointers = NULL;
+    }
+    if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+
+    status = tegroup_linear_plan_make(&desc, NULL, &plan, &error);
+    check_error(status, &error);
+    for (i = 1; i < 4; i++) {
+        error = no_error;
+        check_error(tegroup_linear_gemm(&desc, (tegroup_op)i, &gemm, &error), &error);
+    }
+    if (status != TEGROUP_OK) return;
+    MUST(desc.space == TEGROUP_SPACE_HOST);
+    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    for (i = 0; i < 3; i++) {
+        uint64_t before = memory_hash();
+        error = no_error;
+        status = calls[i](&plan, &desc, NULL, &error);
+        check_error(status, &error);
+        if (status != TEGROUP_OK) MUST(memory_hash() == before);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward};
+                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

@@ -1321,7 +1321,9 @@ UTEST(status, linear_plan) {
 
     BAD(linear_plan, ABSENT(out); ABSENT(dgrad_out); ABSENT(main_grad), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(linear_plan, w.linear.out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(linear_plan, w.linear.input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "input.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(linear_plan, ABSENT(input), COMBINATION, "out", 1, 0);
+    BAD(linear_plan, ABSENT(input); ABSENT(grad_output), COMBINATION, "out", 1, 0);
     BAD(linear_plan, ABSENT(input); ABSENT(out), COMBINATION, "main_grad", 1, 0);
     BAD(linear_plan, ABSENT(grad_output), COMBINATION, "dgrad_out", 1, 0);
     BAD(linear_plan, ABSENT(grad_output); ABSENT(dgrad_out), COMBINATION, "main_grad", 1, 0);
