@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the CUDA half costs to compile for one architecture: seconds of wall time and of the processor, and bytes.
+"""What the CUDA half costs to compile for one architecture: seconds of wall time and of the processor, and bytes of the file (nvcc
+compresses large images, so that fewer bytes need not be less code).
 
   quickstart   examples/quickstart.cu by the command of its first line, with the architecture named
   everything   the whole library in one unit, two of the compiler's threads

@@ -72,7 +72,7 @@ class Figure:
         else:
             worst = (max if self.at_most else min)(there, key=lambda c: c.value)
             value, failing = worst.value, sum(not self.reaches(c.value, self.required) for c in there)
-            words = f"{self.text(value)}, worst of {len(there)}: {worst.name}" + f"; {failing} below" * (failing > 1 and not self.at_most)
+            words = self.text(value) + f", worst of {len(there)}: {worst.name}" * (len(self.cells) > 1) + f"; {failing} miss" * (failing > 1)
         return words + f"; {missing} not measured" * (missing > 0), self.verdict(None if missing else value)
 
 
