@@ -2885,8 +2885,8 @@ template <> struct tegroup_impl_wgmma<128> {
 /* ==== [15] Hopper GEMM kernel ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
- * ring of stages, and two have it store results; the two others multiply by wgmma: in turns, each on a tile of its own, so that one stores while the other
- * multiplies, or both on one tile, each on a half of its lines.
+ * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
+ * one hands over results while the other multiplies, or both on one tile, each on a half of its lines.
  *
  * Groups need no padding, and no tensor map is edited on the device. A ragged operand is described as boxes of R lines,
  * [start][R][cols], whose starts are one line apart, the whole being R lines before the buffer: lines from y = R - v of start
@@ -2952,8 +2952,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
     uint64_t turn[2]; /* of a warpgroup: the other one has seen all of its stages */
-    uint64_t ready[2][SHAPE::SLABS],
-        written[2][SHAPE::SLABS]; /* slabs of a warpgroup: free, and with C if that is added */
+    uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
+    uint64_t written[2][SHAPE::SLABS]; /* results are in it */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
 };
 
@@ -3343,7 +3343,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             for (int i = 0; i < SHAPE::COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
 
-    /* ---- results: through slabs of 64 lines of 128 bytes ---- */
+    /* ---- results: through slabs of 64 lines of 128 bytes, USED of them one after another ---- */
 
     __device__ __forceinline__ uint32_t slab(int group, int number) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + number) * TEGROUP_IMPL_SM90_SLAB);
