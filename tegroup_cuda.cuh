@@ -2951,7 +2951,7 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
 template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t full[SHAPE::STAGES], empty[SHAPE::STAGES]; /* of a stage */
     uint64_t found[TEGROUP_IMPL_SM90_ITEMS], taken[TEGROUP_IMPL_SM90_ITEMS];
-    uint64_t turn[2]; /* of a warpgroup: the other one has seen all of its stages */
+    uint64_t turn[2];                  /* of a warpgroup: the other one has seen all of its stages */
     uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
     uint64_t written[2][SHAPE::SLABS]; /* results are in it */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
@@ -4662,6 +4662,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
     int32_t count = 0;
+    (void)plan; /* unread where no backend has a choice */
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
 #endif
@@ -4674,7 +4675,7 @@ static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
 
 /* The plan with candidate i. */
 static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int32_t i, tegroup_error *error) {
-    (void)i, (void)error;
+    (void)plan, (void)i, (void)error;
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);

@@ -3,6 +3,7 @@
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
     int32_t count = 0;
+    (void)plan; /* unread where no backend has a choice */
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
 #endif
@@ -15,7 +16,7 @@ static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
 
 /* The plan with candidate i. */
 static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int32_t i, tegroup_error *error) {
-    (void)i, (void)error;
+    (void)plan, (void)i, (void)error;
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
