@@ -30,10 +30,11 @@ def commands(nvcc, arch, folder, threads):
     """What is compiled, and how, into folder/<name>."""
     code = f"-gencode arch=compute_{arch},code=sm_{arch}"
     first = (ROOT / "examples/quickstart.cu").read_text().splitlines()[0]
-    line = re.fullmatch(r"/\* nvcc (.*?-arch=native.*?) -o quickstart_gpu &&.*\*/", first)
+    line = re.fullmatch(r"/\* nvcc (.*) -o quickstart_gpu &&.*\*/", first)
+    words = shlex.split(re.sub(r"-gencode \S+", "", line[1]))  # for one architecture in place of its own
     unit = folder / "everything.cu"
     unit.write_text('#define TEGROUP_IMPLEMENTATION\n#define TEGROUP_EXTERN\n#include "tegroup.h"\n')
-    return dict(quickstart=[nvcc, *shlex.split(line[1].replace("-arch=native", code)), "-o", str(folder / "quickstart")],
+    return dict(quickstart=[nvcc, *shlex.split(code), *words, "-o", str(folder / "quickstart")],
                 everything=[nvcc, "-O3", "-split-compile", str(threads), *shlex.split(code), "-I.", "-c", str(unit), "-o", str(folder / "everything")])
 
 
