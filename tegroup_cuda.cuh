@@ -13,21 +13,24 @@
  *   [3] Prepare kernel
  *   [4] Rows on the GPU
  *   [5] Activation kernels
- *   [6] Router kernels
- *   [7] Permute and combine kernels
- *   [8] Validate kernels
- *   [9] GPU calls
- *   [10] cuBLASLt: functions, descriptors, algorithms
- *   [11] Set-up kernel of a grouped cuBLASLt matmul
- *   [12] cublaslt_grouped
- *   [13] cublaslt_loop
- *   [14] Hopper's instructions
- *   [15] Hopper GEMM kernel
- *   [16] Hopper GEMM: plan and launch
- *   [17] Portable GEMM kernels
- *   [18] Portable GEMM: plan and launch
- *   [19] GPU backends: plan, check and run
- *   [20] GPU backends: choosing an algorithm
+ *   [6] Router: a warp's batch of tokens
+ *   [7] Router kernels
+ *   [8] Permute and combine kernels
+ *   [9] Validate kernels
+ *   [10] GPU calls
+ *   [11] cuBLASLt: functions, descriptors, algorithms
+ *   [12] Set-up kernel of a grouped cuBLASLt matmul
+ *   [13] cublaslt_grouped
+ *   [14] cublaslt_loop
+ *   [15] Hopper's instructions
+ *   [16] Hopper GEMM: tiles
+ *   [17] Hopper GEMM: the kernel
+ *   [18] Hopper GEMM: plan and launch
+ *   [19] Portable GEMM kernels
+ *   [20] Portable GEMM: the FP32 kernel
+ *   [21] Portable GEMM: plan and launch
+ *   [22] GPU backends: plan, check and run
+ *   [23] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -747,7 +750,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #undef TEGROUP_IMPL_LAUNCH
 }
 
-/* ==== [6] Router kernels ==== */
+/* ==== [6] Router: a warp's batch of tokens ==== */
 
 /* A warp takes a batch of tokens. LANES lanes work out a token's softmax in registers, quad q of its experts in those of lane
  * q % LANES, TURNS tokens one after another. To choose, each lane takes one token for itself and asks no other lane: the
@@ -970,6 +973,8 @@ struct tegroup_impl_router_slots {
         }
     }
 };
+
+/* ==== [7] Router kernels ==== */
 
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
@@ -1474,7 +1479,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 #undef TEGROUP_IMPL_LAUNCH
 }
 
-/* ==== [7] Permute and combine kernels ==== */
+/* ==== [8] Permute and combine kernels ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -1846,7 +1851,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [8] Validate kernels ==== */
+/* ==== [9] Validate kernels ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -1981,7 +1986,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [9] GPU calls ==== */
+/* ==== [10] GPU calls ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2096,7 +2101,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [10] cuBLASLt: functions, descriptors, algorithms ==== */
+/* ==== [11] cuBLASLt: functions, descriptors, algorithms ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -2325,7 +2330,7 @@ static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_pl
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [11] Set-up kernel of a grouped cuBLASLt matmul ==== */
+/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_product &p, tegroup_dtype dtype, float beta,
@@ -2354,7 +2359,7 @@ static __global__ void __launch_bounds__(128)
                                  blockDim.x);
 }
 
-/* ==== [12] cublaslt_grouped ==== */
+/* ==== [13] cublaslt_grouped ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -2472,7 +2477,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [13] cublaslt_loop ==== */
+/* ==== [14] cublaslt_loop ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
@@ -2687,7 +2692,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [14] Hopper's instructions ==== */
+/* ==== [15] Hopper's instructions ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -2831,46 +2836,30 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                     \
+/* `sums` are registers 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, orders, ...)                                             \
     asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
-                 ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
+                 ", plus, 1, 1, %" orders ";}\n"                                                               \
+                 : __VA_ARGS__ : "l"(first), "l"(second), "r"(add), "n"(A_LINES), "n"(B_LINES))
+#define TEGROUP_IMPL_WGMMA_OF(n, sums, a, b, plus, orders, ...)                                                \
+    template <> struct tegroup_impl_wgmma<n> {                                                                 \
+        template <bool BF16, int A_LINES, int B_LINES>                                                         \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t first, uint64_t second, int add) { \
+            if (BF16) TEGROUP_IMPL_WGMMA(n, "bf16", sums, a, b, plus, orders, __VA_ARGS__);                    \
+            else TEGROUP_IMPL_WGMMA(n, "f16", sums, a, b, plus, orders, __VA_ARGS__);                          \
+        }                                                                                                      \
+    };
 
 template <int N> struct tegroup_impl_wgmma;
-template <> struct tegroup_impl_wgmma<256> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96) \
-    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16)
-            TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
-template <> struct tegroup_impl_wgmma<192> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64) \
-    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
-template <> struct tegroup_impl_wgmma<128> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
+TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
+TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
 /* clang-format on */
+#undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
@@ -2882,7 +2871,7 @@ template <> struct tegroup_impl_wgmma<128> {
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [15] Hopper GEMM kernel ==== */
+/* ==== [16] Hopper GEMM: tiles ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -3056,7 +3045,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         else item->alpha = tegroup_impl_f32_of_bits(0x7fc00000u);
     }
 };
+#endif
 
+/* ==== [17] Hopper GEMM: the kernel ==== */
+
+#if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
 
 /* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
@@ -3345,8 +3338,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 
     /* ---- results: through slabs of 64 lines of 128 bytes, USED of them one after another ---- */
 
-    __device__ __forceinline__ uint32_t slab(int group, int number) const {
-        return slabs + (uint32_t)((group * SHAPE::SLABS + number) * TEGROUP_IMPL_SM90_SLAB);
+    /* Which of its slabs result `number` of a tile goes through, and where that is. */
+    template <bool WIDE> static __device__ __forceinline__ int slab_of(int number) {
+        return number % SHAPE::template results<WIDE>::USED;
+    }
+    template <bool WIDE> __device__ __forceinline__ uint32_t slab(int group, int number) const {
+        return slabs + (uint32_t)((group * SHAPE::SLABS + slab_of<WIDE>(number)) * TEGROUP_IMPL_SM90_SLAB);
     }
     /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
     template <bool WIDE>
@@ -3388,9 +3385,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll 1
         for (int i = 0; i < results::COUNT; i++) {
             int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
+            tegroup_impl_barrier_wait(at(&rest->written[group][slab_of<WIDE>(i)]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z) && !ends<WIDE>(item, i))
-                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab<WIDE>(group, i), x, y, z,
                                        anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
             tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
@@ -3402,35 +3399,33 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* The slab that result `number` goes through is free; C comes to it where that is added. */
     template <bool WIDE>
     __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        const uint32_t ready = at(&rest->ready[group][number % results::USED]);
+        const uint32_t ready = at(&rest->ready[group][slab_of<WIDE>(number)]);
         int32_t x, y, z;
         if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
             tegroup_impl_barrier_arrive(ready);
             return;
         }
         tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
+        tegroup_impl_tma_load(slab<WIDE>(group, number), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
+        tegroup_impl_barrier_wait(at(&rest->ready[group][slab_of<WIDE>(number)]),
                                   (rounds + number / results::USED) & 1);
     }
     /* It is written. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);
             copy<WIDE>(group, item, number);
         }
         tegroup_impl_async_fence();
         __syncwarp();
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][slab_of<WIDE>(number)]));
     }
     /* A slab in which the columns end, element by element. */
     template <bool WIDE>
@@ -3442,7 +3437,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const tegroup_impl_block d =
             tegroup_impl_locate(&call.call.desc.d, &call.call.views[TEGROUP_IMPL_D], item.group);
         element *to = (element *)d.base + d.first + (item.i0 + line) * d.ld + x;
-        const char *from = (const char *)__cvta_shared_to_generic(slab(group, number % results::USED));
+        const char *from = (const char *)__cvta_shared_to_generic(slab<WIDE>(group, number));
 #pragma unroll 1
         for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
             const int row = i / 8, chunk = i % 8;
@@ -3465,7 +3460,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128);
+                const uint32_t to = slab<false>(group, number) + (uint32_t)(row * 128);
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
@@ -3505,7 +3500,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane() % 2 * 8);
+                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane() % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
@@ -3560,10 +3555,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [16] Hopper GEMM: plan and launch ==== */
+/* ==== [18] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enum below. */
+ * stand together, in the order of the enums of tegroup_impl_sm90_usual. */
 #if !defined(TEGROUP_IMPL_SM90_KERNELS)
 #define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
     X(1, 128, 192, true, 3)                                                                                            \
@@ -3582,15 +3577,15 @@ typedef struct tegroup_impl_sm90_row {
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
-#define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, slabs)                                                           \
+#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
     {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
      (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
      op,                                                                                                               \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
-#undef TEGROUP_IMPL_SM90_ROW
+    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW)};
+#undef TEGROUP_IMPL_SM90_KERNEL_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -3727,7 +3722,8 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* some address that exists: of a list that of the list itself, and of no elements that of the sizes */
+    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes either
+     * nothing is ever loaded: any will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
@@ -3786,7 +3782,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [17] Portable GEMM kernels ==== */
+/* ==== [19] Portable GEMM kernels ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -4381,7 +4377,7 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #endif
 }
 
-/* ---- the FP32 kernel ---- */
+/* ==== [20] Portable GEMM: the FP32 kernel ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4432,7 +4428,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [18] Portable GEMM: plan and launch ==== */
+/* ==== [21] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM90 and 100. */
@@ -4571,7 +4567,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [19] GPU backends: plan, check and run ==== */
+/* ==== [22] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -4657,7 +4653,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     return TEGROUP_OK;
 }
 
-/* ==== [20] GPU backends: choosing an algorithm ==== */
+/* ==== [23] GPU backends: choosing an algorithm ==== */
 
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {

@@ -142,46 +142,30 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
     ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, ...)                                                     \
+/* `sums` are registers 0 to n / 2 - 1; a, b, plus and the two orders are the five operands after them. */
+#define TEGROUP_IMPL_WGMMA(n, type, sums, a, b, plus, orders, ...)                                             \
     asm volatile("{.reg .pred plus; setp.ne.b32 plus, %" plus ", 0;\n"                                         \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums "}, %" a ", %" b     \
-                 ", plus, 1, 1, %" __VA_ARGS__ ";}\n"
+                 ", plus, 1, 1, %" orders ";}\n"                                                               \
+                 : __VA_ARGS__ : "l"(first), "l"(second), "r"(add), "n"(A_LINES), "n"(B_LINES))
+#define TEGROUP_IMPL_WGMMA_OF(n, sums, a, b, plus, orders, ...)                                                \
+    template <> struct tegroup_impl_wgmma<n> {                                                                 \
+        template <bool BF16, int A_LINES, int B_LINES>                                                         \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t first, uint64_t second, int add) { \
+            if (BF16) TEGROUP_IMPL_WGMMA(n, "bf16", sums, a, b, plus, orders, __VA_ARGS__);                    \
+            else TEGROUP_IMPL_WGMMA(n, "f16", sums, a, b, plus, orders, __VA_ARGS__);                          \
+        }                                                                                                      \
+    };
 
 template <int N> struct tegroup_impl_wgmma;
-template <> struct tegroup_impl_wgmma<256> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[128], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96) \
-    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16)
-            TEGROUP_IMPL_WGMMA(256, "bf16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(256, "f16", TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
-template <> struct tegroup_impl_wgmma<192> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64) \
-    : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(192, "bf16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(192, "f16", TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
-template <> struct tegroup_impl_wgmma<128> {
-    template <bool BF16, int A_LINES, int B_LINES>
-    static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) {
-#define TEGROUP_IMPL_ARGUMENTS \
-    : TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32) : "l"(a), "l"(b), "r"(add), "n"(A_LINES), "n"(B_LINES))
-        if (BF16) TEGROUP_IMPL_WGMMA(128, "bf16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
-        else TEGROUP_IMPL_WGMMA(128, "f16", TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68") TEGROUP_IMPL_ARGUMENTS;
-#undef TEGROUP_IMPL_ARGUMENTS
-    }
-};
+TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %132",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
+TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
 /* clang-format on */
+#undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96

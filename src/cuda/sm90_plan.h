@@ -1,7 +1,7 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enum below. */
+ * stand together, in the order of the enums of tegroup_impl_sm90_usual. */
 #if !defined(TEGROUP_IMPL_SM90_KERNELS)
 #define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
     X(1, 128, 192, true, 3)                                                                                            \
@@ -20,15 +20,15 @@ typedef struct tegroup_impl_sm90_row {
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
-#define TEGROUP_IMPL_SM90_ROW(op, lines, cols, turns, slabs)                                                           \
+#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
     {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
      (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
      op,                                                                                                               \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW)};
-#undef TEGROUP_IMPL_SM90_ROW
+    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW)};
+#undef TEGROUP_IMPL_SM90_KERNEL_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -165,7 +165,8 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
     const cuuint64_t strides[4] = {(cuuint64_t)row, (cuuint64_t)plane, 16, (cuuint64_t)1 << 35};
     const cuuint32_t box[5] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    /* some address that exists: of a list that of the list itself, and of no elements that of the sizes */
+    /* Some address that exists: of a list that of the list itself, of no elements that of the sizes. Without sizes either
+     * nothing is ever loaded: any will do. */
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;

@@ -1,0 +1,50 @@
+/* ---- Portable GEMM: the FP32 kernel ---- */
+
+/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
+template <int OP>
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+    constexpr int TILE = 64, TILE_K = 16;
+    __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
+    __shared__ tegroup_impl_gpu_tile tile;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
+    if (threadIdx.x < 32) walk.load(call, 0, 0);
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
+        __syncthreads();
+        if (!tile.valid) break;
+        constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+        const int64_t a_line = A_ALONG_K ? tile.a_row / 4 : 1, a_k = A_ALONG_K ? 1 : tile.a_row / 4;
+        const int64_t b_line = B_ALONG_K ? tile.b_row / 4 : 1, b_k = B_ALONG_K ? 1 : tile.b_row / 4;
+        float sum[4][4] = {};
+        for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
+            for (int e = (int)threadIdx.x; e < TILE * TILE_K;
+                 e += 256) { /* threads run along whichever direction is contiguous */
+                const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
+                const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
+                const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
+                a[ka][la] = in_a ? ((const float *)tile.a)[la * a_line + (k0 + ka) * a_k] : 0.0f;
+                b[kb][lb] = in_b ? ((const float *)tile.b)[lb * b_line + (k0 + kb) * b_k] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int kk = 0; kk < TILE_K; kk++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
+            __syncthreads();
+        }
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
+        __syncthreads();
+        const tegroup_impl_gpu_tile here = tile;
+#pragma unroll 1
+        for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
+            tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
+                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
+    }
+}
