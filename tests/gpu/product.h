@@ -21,9 +21,10 @@ static inline __host__ __device__ float hashed(uint64_t seed, int64_t i) {
     return x.value;
 }
 
-static __global__ void fill_hashed(tegroup_dtype dtype, void *data, int64_t count, uint64_t seed) {
+/* Elements number `first` and on. */
+static __global__ void fill_hashed(tegroup_dtype dtype, void *data, int64_t count, uint64_t seed, int64_t first) {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        const float x = hashed(seed, i);
+        const float x = hashed(seed, first + i);
         if (dtype == TEGROUP_DTYPE_F32) ((float *)data)[i] = x;
         else if (dtype == TEGROUP_DTYPE_F16) ((__half *)data)[i] = __float2half_rn(x);
         else ((uint16_t *)data)[i] = (uint16_t)(__float_as_uint(x) >> 16);
@@ -44,6 +45,12 @@ static __global__ void count_other_than(const unsigned char *data, int64_t bytes
     if (mine != 0) atomicAdd(count, mine);
 }
 
+static __global__ void count_different(const unsigned char *x, const unsigned char *y, int64_t bytes, unsigned long long *count) {
+    unsigned long long mine = 0;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < bytes; i += (int64_t)gridDim.x * blockDim.x) mine += x[i] != y[i];
+    if (mine != 0) atomicAdd(count, mine);
+}
+
 static __global__ void gather(const void *data, int32_t element_bytes, const int64_t *from, int32_t count, void *to) {
     for (int32_t i = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x); i < count; i += (int32_t)(gridDim.x * blockDim.x)) {
         if (element_bytes == 4) ((uint32_t *)to)[i] = ((const uint32_t *)data)[from[i]];
@@ -51,18 +58,27 @@ static __global__ void gather(const void *data, int32_t element_bytes, const int
     }
 }
 
+enum { GUARD_VALUE = 0xA5 };
+
 typedef struct product {
     tegroup_op op;
     tegroup_dtype in, out;
     int32_t groups;
     int64_t rows, n, k; /* rows: capacity */
     uint64_t seed;
-    int64_t counts[64], start[64], filled; /* as set last; filled: rows that belong to a group */
+    int bias;       /* FORWARD: a bias of D's type */
+    int accumulate; /* WGRAD: D, hashed like the operands where it is poisoned otherwise, is added to */
+    int64_t counts[TEGROUP_MAX_GROUPS], start[TEGROUP_MAX_GROUPS], filled; /* as set last; filled: rows that belong to a group */
+    /* One group has the numbers of another place: its rows those from moved_row on, its matrices those of group moved_matrix.
+     * Zeros: group 0 has its own. */
+    int32_t moved, moved_matrix;
+    int64_t moved_row;
     tegroup_gemm_desc desc;
     tegroup_plan plan;
     tegroup_error error;
     int64_t a_count, b_count, d_count; /* elements */
     size_t snapshot_bytes;
+    unsigned char *d_memory;           /* D between guard bands */
     unsigned long long *number;        /* on the device */
     double *a_host, *b_host;           /* the operands as numbers; made when asked for */
 } product;
@@ -94,18 +110,47 @@ static tegroup_tensor product_uniform(const product *p, tegroup_dtype dtype, int
     return t;
 }
 
+static uint64_t product_seed(const product *p, char operand) {
+    return operand == 'a' ? p->seed * 2 : operand == 'b' ? p->seed * 2 + 1 : p->seed * 2 + ((uint64_t)operand << 40);
+}
+
+/* Elements [at, at + count) of an operand get the numbers of those from `first` on. */
+static void product_number(const product *p, char operand, tegroup_dtype dtype, void *data, int64_t at, int64_t count, int64_t first, cudaStream_t stream) {
+    if (count > 0) fill_hashed<<<1024, 256, 0, stream>>>(dtype, (char *)data + at * (int64_t)size_of(dtype), count, product_seed(p, operand), first);
+}
+
+/* Everything that a run writes to as it must be before. */
 static void product_poison(product *p, cudaStream_t stream) {
-    MUST(cudaMemsetAsync(p->desc.d.data, 0xFF, (size_t)p->d_count * size_of(p->out), stream));
+    const int64_t matrix = p->n * p->k;
+    if (p->accumulate) {
+        product_number(p, 'c', p->out, p->desc.d.data, 0, p->d_count, 0, stream);
+        if (p->moved < p->groups) product_number(p, 'c', p->out, p->desc.d.data, p->moved * matrix, matrix, p->moved_matrix * matrix, stream);
+    } else MUST(cudaMemsetAsync(p->desc.d.data, 0xFF, (size_t)p->d_count * size_of(p->out), stream));
     if (p->desc.workspace != NULL) MUST(cudaMemsetAsync(p->desc.workspace, 0xFF, p->desc.workspace_bytes, stream));
 }
 
-/* Set op, in, out, groups, rows, n, k, seed and counts before. */
+/* The operands' numbers, after a group was moved or its rows lie elsewhere. */
+static void product_fill(product *p, cudaStream_t stream) {
+    const int32_t g = p->moved;
+    const int64_t matrix = p->n * p->k, acols = p->op == TEGROUP_OP_FORWARD ? p->k : p->n;
+    product_number(p, 'a', p->in, p->desc.a.data, 0, p->a_count, 0, stream);
+    product_number(p, 'b', p->in, p->desc.b.data, 0, p->b_count, 0, stream);
+    if (p->bias) product_number(p, 'e', p->out, p->desc.bias.data, 0, p->groups * p->n, 0, stream);
+    if (g >= p->groups) return;
+    product_number(p, 'a', p->in, p->desc.a.data, p->start[g] * acols, p->counts[g] * acols, p->moved_row * acols, stream);
+    if (p->op == TEGROUP_OP_WGRAD) product_number(p, 'b', p->in, p->desc.b.data, p->start[g] * p->k, p->counts[g] * p->k, p->moved_row * p->k, stream);
+    else product_number(p, 'b', p->in, p->desc.b.data, g * matrix, matrix, p->moved_matrix * matrix, stream);
+    if (p->bias) product_number(p, 'e', p->out, p->desc.bias.data, g * p->n, p->n, p->moved_matrix * p->n, stream);
+    MUST(cudaGetLastError());
+}
+
+/* Set op, in, out, groups, rows, n, k, seed, and bias or accumulate, before; the rest is 0. */
 static void product_make(product *p, tegroup_backend backend) {
     tegroup_gemm_desc *d = &p->desc;
     tegroup_layout layout;
     const int wgrad = p->op == TEGROUP_OP_WGRAD, forward = p->op == TEGROUP_OP_FORWARD;
     const int64_t acols = forward ? p->k : p->n, bcols = p->k, dcols = forward ? p->n : p->k;
-    void *a, *b, *out, *sizes, *snapshot;
+    void *a, *b, *bias = NULL, *sizes, *snapshot;
     memset(d, 0, sizeof *d);
     d->struct_size = sizeof *d;
     d->backend = backend;
@@ -116,11 +161,12 @@ static void product_make(product *p, tegroup_backend backend) {
     p->d_count = wgrad ? p->groups * p->n * p->k : p->rows * dcols;
     MUST(cudaMalloc(&a, (size_t)p->a_count * size_of(p->in) + 1));
     MUST(cudaMalloc(&b, (size_t)p->b_count * size_of(p->in) + 1));
-    MUST(cudaMalloc(&out, (size_t)p->d_count * size_of(p->out) + 1));
+    const size_t d_bytes = (size_t)p->d_count * size_of(p->out);
+    MUST(cudaMalloc((void **)&p->d_memory, d_bytes + 2 * GUARD_BYTES));
+    MUST(cudaMemset(p->d_memory, GUARD_VALUE, GUARD_BYTES));
+    MUST(cudaMemset(p->d_memory + GUARD_BYTES + d_bytes, GUARD_VALUE, GUARD_BYTES));
+    if (p->bias) MUST(cudaMalloc(&bias, (size_t)(p->groups * p->n) * size_of(p->out) + 1));
     MUST(cudaMalloc((void **)&p->number, sizeof *p->number));
-    fill_hashed<<<1024, 256>>>(p->in, a, p->a_count, p->seed * 2);
-    fill_hashed<<<1024, 256>>>(p->in, b, p->b_count, p->seed * 2 + 1);
-    MUST(cudaGetLastError());
     const tegroup_space space = has_host_sizes(d) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
     tegroup_tensor shape = product_ragged(p, p->in, acols, NULL, NULL, NULL, space);
     if (tegroup_snapshot_layout(&shape.shape, &layout, NULL) != TEGROUP_OK) exit(1);
@@ -136,7 +182,11 @@ static void product_make(product *p, tegroup_backend backend) {
     d->space = TEGROUP_SPACE_DEVICE;
     d->a = product_ragged(p, p->in, acols, a, sizes, snapshot, space);
     d->b = wgrad ? product_ragged(p, p->in, bcols, b, sizes, snapshot, space) : product_uniform(p, p->in, p->n, p->k, b);
+    void *out = p->d_memory + GUARD_BYTES;
     d->d = wgrad ? product_uniform(p, p->out, p->n, p->k, out) : product_ragged(p, p->out, dcols, out, sizes, snapshot, space);
+    if (p->bias) d->bias = product_uniform(p, p->out, 1, p->n, bias);
+    d->accumulate = p->accumulate;
+    product_fill(p, NULL);
     product_poison(p, NULL);
     MUST(cudaDeviceSynchronize());
 }
@@ -193,7 +243,8 @@ static void product_free(product *p) {
     MUST(cudaDeviceSynchronize());
     MUST(cudaFree(p->desc.a.data));
     MUST(cudaFree(p->desc.b.data));
-    MUST(cudaFree(p->desc.d.data));
+    MUST(cudaFree(p->desc.bias.data));
+    MUST(cudaFree(p->d_memory));
     MUST(cudaFree(p->number));
     MUST(cudaFree(p->desc.workspace));
     MUST(on_host ? cudaFreeHost((void *)p->desc.a.shape.row_sizes.data) : cudaFree((void *)p->desc.a.shape.row_sizes.data));
@@ -204,23 +255,26 @@ static void product_free(product *p) {
 
 /* ---- what the result must be ------------------------------------------------------------------------------------------ */
 
-static double product_a(const product *p, int64_t i) { return p->a_host != NULL ? p->a_host[i] : hashed(p->seed * 2, i); }
-static double product_b(const product *p, int64_t i) { return p->b_host != NULL ? p->b_host[i] : hashed(p->seed * 2 + 1, i); }
+static double product_a(const product *p, int64_t i) { return p->a_host != NULL ? p->a_host[i] : hashed(product_seed(p, 'a'), i); }
+static double product_b(const product *p, int64_t i) { return p->b_host != NULL ? p->b_host[i] : hashed(product_seed(p, 'b'), i); }
 
 /* Element (i, j) of group g, and the bound of tests/unit/support.h. */
 static double product_want(const product *p, int32_t g, int64_t i, int64_t j, double *bound) {
-    const int64_t n = p->n, k = p->k, row = p->start[g];
+    const int64_t n = p->n, k = p->k, row = g == p->moved ? p->moved_row : p->start[g], matrix = g == p->moved ? p->moved_matrix : g;
     const int64_t length = p->op == TEGROUP_OP_FORWARD ? k : p->op == TEGROUP_OP_DGRAD ? n : p->counts[g];
     double sum = 0, size = 0;
     for (int64_t q = 0; q < length; q++) {
-        const double term = p->op == TEGROUP_OP_FORWARD ? product_a(p, (row + i) * k + q) * product_b(p, (g * n + j) * k + q)
-                            : p->op == TEGROUP_OP_DGRAD ? product_a(p, (row + i) * n + q) * product_b(p, (g * n + q) * k + j)
+        const double term = p->op == TEGROUP_OP_FORWARD ? product_a(p, (row + i) * k + q) * product_b(p, (matrix * n + j) * k + q)
+                            : p->op == TEGROUP_OP_DGRAD ? product_a(p, (row + i) * n + q) * product_b(p, (matrix * n + q) * k + j)
                                                         : product_a(p, (row + q) * n + i) * product_b(p, (row + q) * k + j);
         sum += term;
         size += fabs(term);
     }
-    *bound = (double)(length + 4) * SUPPORT_SUM_ROUNDING * size + unit_roundoff(p->out) * fabs(sum) * (1 + 0x1p-6) + smallest_step(p->out) / 2;
-    return sum;
+    const double u = SUPPORT_SUM_ROUNDING, c = p->accumulate ? hashed(product_seed(p, 'c'), (matrix * n + i) * k + j) : 0,
+                 e = p->bias ? hashed(product_seed(p, 'e'), matrix * n + j) : 0, total = sum + c + e;
+    *bound = (double)(length + 4) * u * size + 2 * u * fabs(c) + 2 * u * fabs(e) + unit_roundoff(p->out) * fabs(total) * (1 + 0x1p-6)
+           + smallest_step(p->out) / 2;
+    return total;
 }
 
 static int64_t product_element(const product *p, int32_t g, int64_t i, int64_t j) {
@@ -228,7 +282,19 @@ static int64_t product_element(const product *p, int32_t g, int64_t i, int64_t j
 }
 static int64_t product_lines(const product *p, int32_t g) { return p->op == TEGROUP_OP_WGRAD ? p->n : p->counts[g]; }
 
-/* Every element of D; what no group owns must still be what product_poison wrote: *disturbed counts its bytes otherwise. */
+/* Bytes of D's guard bands that are no longer what they were. */
+static int64_t product_bands_changed(const product *p) {
+    const size_t d_bytes = (size_t)p->d_count * size_of(p->out);
+    unsigned char bands[2 * GUARD_BYTES];
+    int64_t changed = 0;
+    MUST(cudaMemcpy(bands, p->d_memory, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(bands + GUARD_BYTES, p->d_memory + GUARD_BYTES + d_bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof bands; i++) changed += bands[i] != GUARD_VALUE;
+    return changed;
+}
+
+/* Every element of D; what no group owns must still be what product_poison wrote: *disturbed counts its bytes otherwise, and
+ * those of guard bands. */
 static verdict product_compare(product *p, int64_t *disturbed) {
     verdict v = {0, 0, 0, 0, 0};
     const size_t bytes = (size_t)p->d_count * size_of(p->out);
@@ -247,14 +313,15 @@ static verdict product_compare(product *p, int64_t *disturbed) {
                 double bound, want = product_want(p, g, i, j, &bound);
                 compare(&v, load(p->out, d, product_element(p, g, i, j)), want, bound, 0);
             }
-    *disturbed = 0;
+    *disturbed = product_bands_changed(p);
     if (p->op != TEGROUP_OP_WGRAD)
         for (size_t e = (size_t)(p->filled * p->desc.d.shape.cols) * size_of(p->out); e < bytes; e++) *disturbed += d[e] != 0xFF;
     free(d);
     return v;
 }
 
-/* The same for `count` elements, of which the last group's last line and last element are some. */
+/* The same for `count` elements, of which the last group's last line and last element are some. A moved group's numbers stand
+ * in product_want, so that they are checked like any. */
 static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *disturbed) {
     verdict v = {0, 0, 0, 0, 0};
     struct place { int32_t g; int64_t i, j; } *places = (struct place *)malloc((size_t)count * sizeof *places);
@@ -263,8 +330,9 @@ static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *
     unsigned char *got = (unsigned char *)malloc(bytes), *to;
     unsigned long long changed = 0;
     const int64_t cols = p->desc.d.shape.cols;
-    MUST(cudaMalloc((void **)&from, (size_t)count * 8));
-    MUST(cudaMalloc((void **)&to, bytes));
+    if (p->groups == 0 || (p->op != TEGROUP_OP_WGRAD && p->filled == 0)) count = 0;
+    MUST(cudaMalloc((void **)&from, (size_t)count * 8 + 1));
+    MUST(cudaMalloc((void **)&to, bytes + 1));
     for (int32_t s = 0; s < count; s++) {
         int32_t g = s < count / 4 ? p->groups - 1 : (int32_t)rng_int(r, 0, p->groups - 1);
         while (product_lines(p, g) == 0) g = (g + p->groups - 1) % p->groups;
@@ -275,7 +343,7 @@ static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *
     }
     MUST(cudaMemcpy(from, elements, (size_t)count * 8, cudaMemcpyHostToDevice));
     gather<<<64, 256>>>(p->desc.d.data, (int32_t)size_of(p->out), from, count, to);
-    MUST(cudaMemcpy(got, to, bytes, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(got, to, (size_t)count * size_of(p->out), cudaMemcpyDeviceToHost));
     for (int32_t s = 0; s < count; s++) {
         double bound, want = product_want(p, places[s].g, places[s].i, places[s].j, &bound);
         compare(&v, load(p->out, got, s), want, bound, 0);
@@ -286,7 +354,7 @@ static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *
         count_other_than<<<1024, 256>>>((const unsigned char *)p->desc.d.data + owned, all - owned, 0xFF, p->number);
         MUST(cudaMemcpy(&changed, p->number, sizeof changed, cudaMemcpyDeviceToHost));
     }
-    *disturbed = (int64_t)changed;
+    *disturbed = (int64_t)changed + product_bands_changed(p);
     MUST(cudaFree(from));
     MUST(cudaFree(to));
     free(places);
