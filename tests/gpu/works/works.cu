@@ -1,5 +1,5 @@
 /* Ways in which the library is used, on every backend that is here: threads and streams, another device, leading dimensions,
- * scalars in every place, results past 2^31 elements, a limit on multiprocessors. Link with cuBLASLt. */
+ * scalars in every place, results and operands past 2^31 elements, a limit on multiprocessors. Link with cuBLASLt. */
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "../backends.h"
@@ -263,6 +263,42 @@ UTEST(works, results_past_2_31_elements) {
         ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
         MUST(cudaDeviceSynchronize());
         const verdict v = product_sample(&p, 100000, &r, &disturbed);
+        ASSERT_TRUE(v.worst <= 1);
+        ASSERT_EQ(0, disturbed);
+        product_free(&p);
+    }
+}
+
+/* The same in what is read: ragged operands, of which the last groups lie past 2^31 elements, and weights. */
+UTEST(works, operands_past_2_31_elements) {
+    enum { MANY = 60, FEW = 8 };
+    static const int64_t few[FEW] = {64, 0, 64, 1, 100, 64, 64, 64};
+    static const struct { tegroup_op op; int32_t groups; int64_t rows, n, k; } cases[] = {
+        {TEGROUP_OP_FORWARD, MANY, 540000, 64, 4096}, {TEGROUP_OP_DGRAD, MANY, 540000, 4096, 64}, {TEGROUP_OP_WGRAD, MANY, 540000, 4096, 64},
+        {TEGROUP_OP_WGRAD, MANY, 540000, 64, 4096},   {TEGROUP_OP_FORWARD, FEW, 512, 16384, 16640}, {TEGROUP_OP_DGRAD, FEW, 512, 16384, 16640}};
+    int64_t many[MANY];
+    size_t free_bytes, all_bytes;
+    for (int g = 0; g < MANY; g++) many[g] = g % 10 == 3 ? 0 : g % 10 == 4 ? 17990 - g : 8990 - g;
+    MUST(cudaMemGetInfo(&free_bytes, &all_bytes));
+    if (free_bytes < ((size_t)8 << 30)) {
+        printf("skip gpu_operands_past_2_31_elements less than 8 GiB of device memory are free\n");
+        return;
+    }
+    EACH_BACKEND(b)
+    for (int i = 0; i < 6 && backend_bundled(backends[b]); i++) {
+        product p;
+        rng r = rng_seed(5003);
+        int64_t disturbed;
+        set_product(&p, backends[b], cases[i].op, i % 2 ? TEGROUP_DTYPE_F32 : TEGROUP_DTYPE_BF16, cases[i].groups, cases[i].groups == MANY ? many : few, cases[i].rows,
+                    cases[i].n, cases[i].k);
+        ASSERT_LE(p.filled, p.rows);
+        ASSERT_GT(p.a_count > p.b_count ? p.a_count : p.b_count, INT64_C(1) << 31);
+        if (cases[i].groups == MANY) ASSERT_GT(p.start[MANY - 1] * 4096, INT64_C(1) << 31);
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        product_poison(&p, NULL);
+        ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+        MUST(cudaDeviceSynchronize());
+        const verdict v = product_sample(&p, 3000, &r, &disturbed);
         ASSERT_TRUE(v.worst <= 1);
         ASSERT_EQ(0, disturbed);
         product_free(&p);
