@@ -112,7 +112,7 @@ int main() {
     tegroup_layout layout;
     memset(&error, 0, sizeof error);
 
-    for (int64_t tokens : {(int64_t)65536, (int64_t)4096})
+    for (int64_t tokens : {(int64_t)262144, (int64_t)65536, (int64_t)4096})
         for (tegroup_dtype in : {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16})
             for (int32_t experts : {128, 256}) {
                 auto r = desc<tegroup_router_desc>();

@@ -37,50 +37,60 @@ capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/nul
 [ -n "${TEGROUP_GPU_BUILD:-}" ] || build "$capability"
 programs=$(cat "$out/PROGRAMS")
 
+# The suite under one tool. What it found, or NOT-RUN, goes to found.TOOL, the kernels that were launched to kernels.TOOL.
+sanitize() {
+    found=0 kernels=$out/kernels.$1
+    : >"$kernels"
+    # what is passed over, and why
+    options=$(awk -v tool="$1" '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
+    case $1 in # the tool itself breaks off inside cuBLAS 13.10's grouped kernels
+    racecheck | synccheck) backends=sm90,portable,cublaslt_loop ;;
+    *) backends=sm90,portable,cublaslt_grouped,cublaslt_loop ;;
+    esac
+    for name in $programs; do
+        case $name in
+        test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
+        test_*) arguments='' scale=0.005 ;;
+        *) continue ;;
+        esac
+        log=$out/$1.$name.log
+        # shellcheck disable=SC2086 # lists of options
+        TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool "$1" $options "$out/$name" $arguments >"$log" 2>&1
+        code=$?
+        findings=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
+        if grep -q '^\[  FAILED  \]' "$log"; then
+            grep '^\[  FAILED  \]' "$log"
+            echo "not ok ${1}_$name tests failed under the tool"
+        elif [ -z "$findings" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
+            grep -aE '^=+ ' "$log" | head -n 12
+            tail -n 3 "$log"
+            echo "skip gpu_${1}_$name NOT RUN (exit $code)"
+            found=NOT-RUN
+            continue
+        elif [ "$findings" -eq 0 ]; then echo "ok ${1}_$name"
+        else
+            grep -E '^=+ ' "$log" | head -n 40
+            echo "not ok ${1}_$name $findings findings"
+        fi
+        [ "$found" = NOT-RUN ] || found=$((found + ${findings:-0}))
+    done
+    echo "$found" >"$out/found.$1"
+}
+
 if [ "$mode" = sanitize ]; then
     sanitizer=${SANITIZER:-compute-sanitizer}
+    tools='memcheck racecheck initcheck synccheck'
     counts='' ran=0
     : >"$out/kernels.held"
     : >"$out/kernels.launched"
-    for tool in memcheck racecheck initcheck synccheck; do
-        found=0 kernels=$out/kernels.$tool
-        : >"$kernels"
-        # what is passed over, and why
-        options=$(awk -v tool=$tool '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
-        for name in $programs; do
-            case $name in
-            test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
-            test_*) arguments='' scale=0.005 ;;
-            *) continue ;;
-            esac
-            log=$out/$tool.$name.log
-            # shellcheck disable=SC2086 # lists of options
-            case $tool in # the tool itself breaks off inside cuBLAS 13.10's grouped kernels
-            racecheck | synccheck) backends=sm90,portable,cublaslt_loop ;;
-            *) backends=sm90,portable,cublaslt_grouped,cublaslt_loop ;;
-            esac
-            # shellcheck disable=SC2086
-            TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool $tool $options "$out/$name" $arguments >"$log" 2>&1
-            code=$?
-            findings=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
-            if grep -q '^\[  FAILED  \]' "$log"; then
-                grep '^\[  FAILED  \]' "$log"
-                echo "not ok ${tool}_$name tests failed under the tool"
-                failed=1
-            elif [ -z "$findings" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
-                tail -n 3 "$log"
-                echo "skip gpu_${tool}_$name NOT RUN (exit $code)"
-                found=NOT-RUN failed=1
-                continue
-            elif [ "$findings" -eq 0 ]; then echo "ok ${tool}_$name"
-            else
-                grep -E '^=+ ' "$log" | head -n 40
-                echo "not ok ${tool}_$name $findings findings"
-                failed=1
-            fi
-            [ "$found" = NOT-RUN ] || found=$((found + ${findings:-0}))
-        done
+    for tool in $tools; do sanitize "$tool" >"$out/$tool.out" 2>&1 & done # the GPU serves all four at a time
+    wait
+    for tool in $tools; do
+        cat "$out/$tool.out"
+        found=$(cat "$out/found.$tool")
+        ! grep -q '^not ok\|NOT RUN' "$out/$tool.out" || failed=1
         counts="$counts $found"
+        kernels=$out/kernels.$tool
         [ -s "$kernels" ] || continue
         ran=$((ran + 1))
         grep tegroup_impl_ "$kernels" | cut -d ' ' -f 2 >>"$out/kernels.held"

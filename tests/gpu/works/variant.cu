@@ -63,7 +63,9 @@ UTEST(variant, hopper_kernels) {
     product p;
     set_product(&p, TEGROUP_BACKEND_AUTO, TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 16, 64, 64);
     ASSERT_EQ(TEGROUP_OK, tegroup_explain(&p.desc, NULL, verdicts, &p.error));
-    ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+    const tegroup_status planned = product_plan(&p);
+    if (planned != TEGROUP_OK) fprintf(stderr, "%s %s (native %d)\n", p.error.field, p.error.rule, (int)p.error.native);
+    ASSERT_EQ(TEGROUP_OK, planned);
     for (int v = 0; v < TEGROUP_BACKEND_COUNT - 1; v++)
         if (verdicts[v].backend == TEGROUP_BACKEND_SM90) ASSERT_EQ(EXPECT_SM90 ? TEGROUP_OK : TEGROUP_ERROR_NOT_BUILT, verdicts[v].status);
     ASSERT_EQ(EXPECT_SM90 ? TEGROUP_BACKEND_SM90 : TEGROUP_BACKEND_PORTABLE, p.plan.backend);
