@@ -3788,7 +3788,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 4   /* tiles that are found at a time */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
 
 /* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
 typedef struct tegroup_impl_gpu_tile {
@@ -3895,8 +3895,10 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
-                int32_t owner = 0;
-                while (t >= before + upto[owner]) owner++;
+                int32_t owner = 0; /* groups that end before the tile */
+#pragma unroll
+                for (int32_t half = 16; half > 0; half /= 2)
+                    if (t >= before + upto[owner + half - 1]) owner += half;
                 put(call, base + owner, t - before - (owner > 0 ? upto[owner - 1] : 0), tile);
                 tile = NULL;
             }
@@ -4431,7 +4433,7 @@ static __global__ void __launch_bounds__(256)
 /* ==== [21] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2.3 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -4459,7 +4461,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2304 /* bytes of shared memory that a kernel declares itself, at most */
 #define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
     static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
                           + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \

@@ -4,7 +4,7 @@
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 #define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 4   /* tiles that are found at a time */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
 
 /* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
 typedef struct tegroup_impl_gpu_tile {
@@ -111,8 +111,10 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
         for (;;) {
             if (tile && t < before + upto[31]) {
-                int32_t owner = 0;
-                while (t >= before + upto[owner]) owner++;
+                int32_t owner = 0; /* groups that end before the tile */
+#pragma unroll
+                for (int32_t half = 16; half > 0; half /= 2)
+                    if (t >= before + upto[owner + half - 1]) owner += half;
                 put(call, base + owner, t - before - (owner > 0 ? upto[owner - 1] : 0), tile);
                 tile = NULL;
             }

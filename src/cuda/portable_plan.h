@@ -1,7 +1,7 @@
 /* ---- Portable GEMM: plan and launch ---- */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2 KB) and the ring; the highest is for SM90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2.3 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -29,7 +29,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2048 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2304 /* bytes of shared memory that a kernel declares itself, at most */
 #define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
     static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
                           + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
