@@ -2042,6 +2042,16 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
+ * few instructions; a NaN becomes the arithmetic's own in either way. */
+static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
+    if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
+    return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
+    return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */
@@ -3075,7 +3085,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             for (int i = 0; i < 2; i++) {
                 const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_load_f32(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -3084,7 +3094,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(
+                                  : tegroup_impl_gpu_load_scale(
                                       desc.row_scale_dtype, desc.row_scale,
                                       item.first_row[TEGROUP_IMPL_A] + item.i0 + line
                                           + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
@@ -4028,15 +4038,15 @@ static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtyp
         const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
-                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
-                                                 : tegroup_impl_f32_of_f16(half);
+            const bool bf16 = dtype == TEGROUP_DTYPE_BF16;
+            x[i] = dtype == TEGROUP_DTYPE_F32 ? tegroup_impl_f32_of_bits(word[i])
+                   : i % 2                    ? tegroup_impl_high_half(word[i / 2], bf16)
+                                              : tegroup_impl_low_half(word[i / 2], bf16);
         }
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_gpu_load(dtype, from, i) : 0.0f;
 }
 
 static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
@@ -4085,7 +4095,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
             x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
     }
     if (tile.bias) {
-        const float by = tile.scale ? tegroup_impl_load_f32(desc.row_scale_dtype, tile.scale, line) : 1.0f;
+        const float by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, line) : 1.0f;
         tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
                                count, y);
 #pragma unroll

@@ -54,6 +54,16 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     return r;
 }
 
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
+ * few instructions; a NaN becomes the arithmetic's own in either way. */
+static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
+    if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
+    return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
+    return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */

@@ -26,7 +26,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             for (int i = 0; i < 2; i++) {
                 const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_load_f32(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -35,7 +35,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(
+                                  : tegroup_impl_gpu_load_scale(
                                       desc.row_scale_dtype, desc.row_scale,
                                       item.first_row[TEGROUP_IMPL_A] + item.i0 + line
                                           + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
