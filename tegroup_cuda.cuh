@@ -484,6 +484,7 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     kernel<<<blocks, threads, 0, stream>>>(*desc);
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
+#if !defined(TEGROUP_NO_ACTIVATION)
 
 /* ==== [5] Activation kernels ==== */
 
@@ -644,6 +645,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
     }
 }
 
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
+    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
+    tegroup_activation_desc d = *desc;
+    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
+    d.alpha = tegroup_impl_alpha(desc->alpha);
+    d.limit = tegroup_impl_limit(desc->limit);
+    d.input = tegroup_impl_cuda_matrix(&desc->input);
+    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    d.output = tegroup_impl_cuda_matrix(&desc->output);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
+                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
+                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
@@ -708,25 +729,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     }
 }
 
-static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
-    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
-    tegroup_activation_desc d = *desc;
-    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
-    d.input = tegroup_impl_cuda_matrix(&desc->input);
-    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    d.output = tegroup_impl_cuda_matrix(&desc->output);
-#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
-                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
-                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
-    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
-#undef TEGROUP_IMPL_LAUNCH
-}
-
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->input, &desc->grad_output, &desc->grad_input};
@@ -749,6 +751,9 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
+#endif /* TEGROUP_NO_ACTIVATION */
+#if !defined(TEGROUP_NO_MOE)
 
 /* ==== [6] Router: a warp's batch of tokens ==== */
 
@@ -1449,6 +1454,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
@@ -1478,6 +1484,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
 
 /* ==== [8] Permute and combine kernels ==== */
 
@@ -1658,6 +1665,7 @@ static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_des
 #undef TEGROUP_IMPL_LAUNCH
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
@@ -1677,6 +1685,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, wants_weights ? 3 : 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
 
 /* ---- making the permutation ---- */
 
@@ -1850,6 +1859,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     }
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+#endif /* TEGROUP_NO_MOE */
 
 /* ==== [9] Validate kernels ==== */
 
@@ -2025,6 +2035,21 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
 }
 
 /* ---- what the bundled kernels share ---- */
+
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+#define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
+#if defined(TEGROUP_NO_BACKWARD)
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)__VA_ARGS__
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)__VA_ARGS__
+#endif
+#if defined(TEGROUP_NO_F16)
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) TEGROUP_IMPL_KERNEL_##op(__VA_ARGS__)
+#endif
 
 static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
@@ -3590,8 +3615,9 @@ typedef struct tegroup_impl_sm90_row {
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
 #define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
-    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
+    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
+     TEGROUP_IMPL_KERNEL_F16(op,                                                                                       \
+                             tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
      op,                                                                                                               \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
@@ -4451,9 +4477,9 @@ typedef struct tegroup_impl_portable_row {
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
     {                                                                                                                  \
-        (const void *)tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>,                          \
-            (const void *)tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>, m, n,               \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                            \
+        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
+            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
+            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
@@ -4525,9 +4551,9 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
     if (p->a == TEGROUP_DTYPE_F32) {
-        kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
-                 : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
-                                             : (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_WGRAD>;
+        kernel = p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
+                 : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
+                                             : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>);
         threads = 256;
         plan->tile_m = plan->tile_n = 64;
         plan->tile_k = 16;

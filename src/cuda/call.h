@@ -38,6 +38,21 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
 
 /* ---- what the bundled kernels share ---- */
 
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+#define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
+#if defined(TEGROUP_NO_BACKWARD)
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)__VA_ARGS__
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)__VA_ARGS__
+#endif
+#if defined(TEGROUP_NO_F16)
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) TEGROUP_IMPL_KERNEL_##op(__VA_ARGS__)
+#endif
+
 static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
