@@ -91,10 +91,39 @@
 #if defined(TEGROUP_STATIC)
 #error "tegroup: there is no TEGROUP_STATIC; functions are static unless TEGROUP_EXTERN is defined"
 #endif
+#if defined(TEGROUP_NO_FP16) || defined(TEGROUP_NO_HALF)
+#error "tegroup: the switch is spelt TEGROUP_NO_F16"
+#endif
+#if defined(TEGROUP_NO_GRADIENT) || defined(TEGROUP_NO_GRADIENTS) || defined(TEGROUP_NO_GRAD)
+#error "tegroup: the switch is spelt TEGROUP_NO_BACKWARD"
+#endif
+#if defined(TEGROUP_NO_ACTIVATIONS)
+#error "tegroup: the switch is spelt TEGROUP_NO_ACTIVATION"
+#endif
+#if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
+#error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
+#endif
+#if defined(TEGROUP_NO_HOPPER)
+#error "tegroup: the switch is spelt TEGROUP_NO_SM90"
+#endif
+#if defined(TEGROUP_NO_CUBLAS)
+#error "tegroup: the switch is spelt TEGROUP_NO_CUBLASLT"
+#endif
 
 /* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
- * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh; TEGROUP_NO_PORTABLE leaves out the portable GEMM kernels
- * (most of what nvcc has to compile), TEGROUP_NO_SM90 those for Hopper, TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
+ * and switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as NOT_BUILT; the
+ * CPU backend always has everything, and no switch changes a struct.
+ *
+ *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
+ *     TEGROUP_NO_SM90        the GEMM kernels for Hopper
+ *     TEGROUP_NO_CUBLASLT    both cuBLASLt backends
+ *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
+ *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
+ *     TEGROUP_NO_ACTIVATION  activations
+ *     TEGROUP_NO_MOE         router, permutation, permute and combine
+ *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
+ *
+ * docs/performance.md has the seconds of each. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */
@@ -1063,6 +1092,24 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 #if defined(__CUDACC__) && !defined(TEGROUP_NO_CUDA)
 #define TEGROUP_IMPL_CUDA /* tegroup_cuda.cuh follows and defines what is declared under this name */
+#define TEGROUP_IMPL_KERNELS 1 /* and what is declared under these */
+#else
+#define TEGROUP_IMPL_KERNELS 0
+#endif
+#if defined(TEGROUP_NO_BACKWARD)
+#define TEGROUP_IMPL_BACKWARD_KERNELS 0
+#else
+#define TEGROUP_IMPL_BACKWARD_KERNELS TEGROUP_IMPL_KERNELS
+#endif
+#if defined(TEGROUP_NO_ACTIVATION)
+#define TEGROUP_IMPL_ACTIVATION_KERNELS 0
+#else
+#define TEGROUP_IMPL_ACTIVATION_KERNELS TEGROUP_IMPL_KERNELS
+#endif
+#if defined(TEGROUP_NO_MOE)
+#define TEGROUP_IMPL_MOE_KERNELS 0
+#else
+#define TEGROUP_IMPL_MOE_KERNELS TEGROUP_IMPL_KERNELS
 #endif
 
 /* Stop here if you only want the API. */
@@ -1941,15 +1988,10 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return TEGROUP_OK;
 }
 
-/* Without nvcc only host memory is served. */
-static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
-#if defined(TEGROUP_IMPL_CUDA)
-    (void)space;
-    (void)error;
-#else
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+/* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */
+static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
-#endif
     return TEGROUP_OK;
 }
 
@@ -2329,7 +2371,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;
@@ -3093,9 +3135,19 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
     return order[i];
 }
 
+/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
+#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
     uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_NO_F16)
+    built |= TEGROUP_IMPL_WITHOUT_F16;
+#endif
+#if defined(TEGROUP_NO_BACKWARD)
+    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
+#endif
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
     built |= 1u << TEGROUP_BACKEND_SM90;
 #endif
@@ -3157,6 +3209,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
+    uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
+             without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -3184,6 +3238,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is newer than the backend knows", rule->sm_max, target->sm);
     TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
                       "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT, "a.dtype",
+                      "must not be F16 in a build with TEGROUP_NO_F16", TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
+                      "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
     TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
                       "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
     TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
@@ -3378,6 +3436,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
                           given->threads);
         *target = *given;
+        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
@@ -3386,7 +3445,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
-    if (!target->built) target->built = tegroup_impl_built();
+    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
 
@@ -4553,9 +4612,11 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, doub
 
 /* ==== [35] Activations ==== */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
                                                                   struct CUstream_st *stream, tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -4727,12 +4788,12 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
@@ -4788,14 +4849,15 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                                               "must not overlap grad_output", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
                                               "must not overlap grad_input", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
                                                        desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
@@ -5355,7 +5417,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
         ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif
@@ -5365,9 +5427,11 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
 
 /* ==== [38] Router ==== */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -5580,10 +5644,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     operands[4] = &desc->counts;
     operands[5] = &loss_memory;
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
@@ -5645,8 +5709,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
         tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
@@ -5665,13 +5730,15 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 
 /* ==== [39] Permute and combine ==== */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -5858,7 +5925,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     operands[0] = &desc->indices;
     operands[1] = &desc->row_of_slot;
     operands[2] = &desc->slot_of_row;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
@@ -5868,7 +5935,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                                        desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
                                                        desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->shape.snapshot);
@@ -5926,8 +5993,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                               "must not overlap slot_of_row", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
@@ -5969,8 +6036,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
@@ -6029,8 +6096,9 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                                               "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
                                               "must not overlap grad_permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));

@@ -484,6 +484,7 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     kernel<<<blocks, threads, 0, stream>>>(*desc);
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
+#if !defined(TEGROUP_NO_ACTIVATION)
 
 /* ==== [5] Activation kernels ==== */
 
@@ -644,6 +645,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
     }
 }
 
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
+    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
+    tegroup_activation_desc d = *desc;
+    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
+    d.alpha = tegroup_impl_alpha(desc->alpha);
+    d.limit = tegroup_impl_limit(desc->limit);
+    d.input = tegroup_impl_cuda_matrix(&desc->input);
+    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    d.output = tegroup_impl_cuda_matrix(&desc->output);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
+                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
+                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
@@ -708,25 +729,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     }
 }
 
-static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
-    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
-    tegroup_activation_desc d = *desc;
-    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
-    d.input = tegroup_impl_cuda_matrix(&desc->input);
-    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    d.output = tegroup_impl_cuda_matrix(&desc->output);
-#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
-                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
-                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
-    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
-#undef TEGROUP_IMPL_LAUNCH
-}
-
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->input, &desc->grad_output, &desc->grad_input};
@@ -749,6 +751,9 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
+#endif /* TEGROUP_NO_ACTIVATION */
+#if !defined(TEGROUP_NO_MOE)
 
 /* ==== [6] Router: a warp's batch of tokens ==== */
 
@@ -1449,6 +1454,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
@@ -1478,6 +1484,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
 
 /* ==== [8] Permute and combine kernels ==== */
 
@@ -1658,6 +1665,7 @@ static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_des
 #undef TEGROUP_IMPL_LAUNCH
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
@@ -1677,6 +1685,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, wants_weights ? 3 : 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
 
 /* ---- making the permutation ---- */
 
@@ -1850,6 +1859,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     }
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
+#endif /* TEGROUP_NO_MOE */
 
 /* ==== [9] Validate kernels ==== */
 
@@ -2026,6 +2036,21 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
 
 /* ---- what the bundled kernels share ---- */
 
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+#define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
+#if defined(TEGROUP_NO_BACKWARD)
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)__VA_ARGS__
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)__VA_ARGS__
+#endif
+#if defined(TEGROUP_NO_F16)
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) TEGROUP_IMPL_KERNEL_##op(__VA_ARGS__)
+#endif
+
 static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
@@ -2040,6 +2065,16 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     float r;
     asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
     return r;
+}
+
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
+ * few instructions; a NaN becomes the arithmetic's own in either way. */
+static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
+    if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
+    return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
+    return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
 /* ---- bias gradient and tail ---- */
@@ -3075,7 +3110,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             for (int i = 0; i < 2; i++) {
                 const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_load_f32(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -3084,7 +3119,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(
+                                  : tegroup_impl_gpu_load_scale(
                                       desc.row_scale_dtype, desc.row_scale,
                                       item.first_row[TEGROUP_IMPL_A] + item.i0 + line
                                           + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
@@ -3101,6 +3136,25 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         }
     }
 };
+
+/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns from j0 on. Out of
+ * line: in every slab of every store it would be a third of what there is to compile. */
+template <bool WIDE>
+static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
+                                                           uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
+    typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
+    const int each = 16 / (int)sizeof(element);
+    const tegroup_impl_block d = tegroup_impl_locate(&call->desc.d, &call->views[TEGROUP_IMPL_D], group);
+    element *to = (element *)d.base + d.first + i0 * d.ld + j0;
+    const char *from = (const char *)__cvta_shared_to_generic(slab);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
+        const int row = i / 8, chunk = i % 8;
+        if (i0 + row >= lines) break;
+        const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
+        for (int e = 0; e < each && j0 + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
+    }
+}
 
 /* ---- a block ---- */
 
@@ -3419,33 +3473,16 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* It is written. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);
-            copy<WIDE>(group, item, number);
+            tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number),
+                                         item.i0 + line_of(group) + number / results::ACROSS * 64, item.i0 + item.lines,
+                                         item.j0 + number % results::ACROSS * results::COLS);
         }
         tegroup_impl_async_fence();
         __syncwarp();
         if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][slab_of<WIDE>(number)]));
-    }
-    /* A slab in which the columns end, element by element. */
-    template <bool WIDE>
-    __device__ __forceinline__ void copy(int group, const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
-        const int line = line_of(group) + number / results::ACROSS * 64, each = 16 / (int)sizeof(element);
-        const int32_t x = item.j0 + number % results::ACROSS * results::COLS;
-        const tegroup_impl_block d =
-            tegroup_impl_locate(&call.call.desc.d, &call.call.views[TEGROUP_IMPL_D], item.group);
-        element *to = (element *)d.base + d.first + (item.i0 + line) * d.ld + x;
-        const char *from = (const char *)__cvta_shared_to_generic(slab<WIDE>(group, number));
-#pragma unroll 1
-        for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
-            const int row = i / 8, chunk = i % 8;
-            if (line + row >= item.lines) break;
-            const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
-            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++)
-                to[row * d.ld + chunk * each + e] = source[e];
-        }
     }
 
     template <bool TERMS>
@@ -3578,8 +3615,9 @@ typedef struct tegroup_impl_sm90_row {
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
 #define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
-    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
+    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
+     TEGROUP_IMPL_KERNEL_F16(op,                                                                                       \
+                             tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
      op,                                                                                                               \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
@@ -4028,15 +4066,15 @@ static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtyp
         const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
-                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
-                                                 : tegroup_impl_f32_of_f16(half);
+            const bool bf16 = dtype == TEGROUP_DTYPE_BF16;
+            x[i] = dtype == TEGROUP_DTYPE_F32 ? tegroup_impl_f32_of_bits(word[i])
+                   : i % 2                    ? tegroup_impl_high_half(word[i / 2], bf16)
+                                              : tegroup_impl_low_half(word[i / 2], bf16);
         }
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_gpu_load(dtype, from, i) : 0.0f;
 }
 
 static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
@@ -4085,7 +4123,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
             x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
     }
     if (tile.bias) {
-        const float by = tile.scale ? tegroup_impl_load_f32(desc.row_scale_dtype, tile.scale, line) : 1.0f;
+        const float by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, line) : 1.0f;
         tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
                                count, y);
 #pragma unroll
@@ -4441,9 +4479,9 @@ typedef struct tegroup_impl_portable_row {
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
     {                                                                                                                  \
-        (const void *)tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>,                          \
-            (const void *)tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>, m, n,               \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                            \
+        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
+            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
+            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
@@ -4515,9 +4553,9 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
     if (p->a == TEGROUP_DTYPE_F32) {
-        kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
-                 : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
-                                             : (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_WGRAD>;
+        kernel = p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
+                 : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
+                                             : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>);
         threads = 256;
         plan->tile_m = plan->tile_n = 64;
         plan->tile_k = 16;

@@ -163,7 +163,8 @@ int main(void) {
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
            "A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for `sm_90a` alone\n"
            "(`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and `TEGROUP_NO_CUBLASLT` do\n"
-           "with theirs. The two of cuBLASLt call the one that the process has loaded (or `desc.cublaslt_functions`), with the handle\n"
+           "with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out parts of `sm90` and `portable`, and explain names them; the\n"
+           "tables below are of whole builds. The two of cuBLASLt call the one that the process has loaded (or `desc.cublaslt_functions`), with the handle\n"
            "`desc.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"

@@ -388,14 +388,9 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
     return TEGROUP_OK;
 }
 
-/* Without nvcc only host memory is served. */
-static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegroup_error *error) {
-#if defined(TEGROUP_IMPL_CUDA)
-    (void)space;
-    (void)error;
-#else
-    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
+/* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */
+static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space space, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(kernels || space != TEGROUP_SPACE_DEVICE, ERROR_NOT_BUILT, "space",
                       "must be HOST: this operation has no GPU kernel in this build", TEGROUP_SPACE_HOST, space);
-#endif
     return TEGROUP_OK;
 }

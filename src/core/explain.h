@@ -8,9 +8,19 @@ static inline tegroup_backend tegroup_impl_preference(int32_t i) {
     return order[i];
 }
 
+/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
+#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+
 /* What this build holds. */
 static inline uint32_t tegroup_impl_built(void) {
     uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_NO_F16)
+    built |= TEGROUP_IMPL_WITHOUT_F16;
+#endif
+#if defined(TEGROUP_NO_BACKWARD)
+    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
+#endif
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
     built |= 1u << TEGROUP_BACKEND_SM90;
 #endif
@@ -72,6 +82,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
     int device = p->space == TEGROUP_SPACE_DEVICE, i;
+    uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
+             without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -99,6 +111,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is newer than the backend knows", rule->sm_max, target->sm);
     TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
                       "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT, "a.dtype",
+                      "must not be F16 in a build with TEGROUP_NO_F16", TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
+                      "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
     TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
                       "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
     TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
@@ -293,6 +309,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
                           given->threads);
         *target = *given;
+        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
@@ -301,7 +318,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
-    if (!target->built) target->built = tegroup_impl_built();
+    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
 

@@ -374,7 +374,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     tegroup_snapshot_header *header;
     (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 
     memset(&p, 0, sizeof p);
     p.groups = desc->shape.groups;

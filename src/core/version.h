@@ -15,10 +15,39 @@
 #if defined(TEGROUP_STATIC)
 #error "tegroup: there is no TEGROUP_STATIC; functions are static unless TEGROUP_EXTERN is defined"
 #endif
+#if defined(TEGROUP_NO_FP16) || defined(TEGROUP_NO_HALF)
+#error "tegroup: the switch is spelt TEGROUP_NO_F16"
+#endif
+#if defined(TEGROUP_NO_GRADIENT) || defined(TEGROUP_NO_GRADIENTS) || defined(TEGROUP_NO_GRAD)
+#error "tegroup: the switch is spelt TEGROUP_NO_BACKWARD"
+#endif
+#if defined(TEGROUP_NO_ACTIVATIONS)
+#error "tegroup: the switch is spelt TEGROUP_NO_ACTIVATION"
+#endif
+#if defined(TEGROUP_NO_ROUTER) || defined(TEGROUP_NO_PERMUTATION)
+#error "tegroup: router and permutation have one switch, TEGROUP_NO_MOE"
+#endif
+#if defined(TEGROUP_NO_HOPPER)
+#error "tegroup: the switch is spelt TEGROUP_NO_SM90"
+#endif
+#if defined(TEGROUP_NO_CUBLAS)
+#error "tegroup: the switch is spelt TEGROUP_NO_CUBLASLT"
+#endif
 
 /* Macros that a user may define before including this file: TEGROUP_IMPLEMENTATION and TEGROUP_EXTERN, see the top;
- * TEGROUP_NO_CUDA keeps nvcc from pulling in tegroup_cuda.cuh; TEGROUP_NO_PORTABLE leaves out the portable GEMM kernels
- * (most of what nvcc has to compile), TEGROUP_NO_SM90 those for Hopper, TEGROUP_NO_CUBLASLT both cuBLASLt backends. None changes a struct. */
+ * and switches that leave out kernels, so that nvcc is done sooner. What a build lacks, calls and tegroup_explain refuse as NOT_BUILT; the
+ * CPU backend always has everything, and no switch changes a struct.
+ *
+ *     TEGROUP_NO_PORTABLE    the portable GEMM kernels
+ *     TEGROUP_NO_SM90        the GEMM kernels for Hopper
+ *     TEGROUP_NO_CUBLASLT    both cuBLASLt backends
+ *     TEGROUP_NO_F16         of both kinds of GEMM kernels those whose operands are FP16; results may still be
+ *     TEGROUP_NO_BACKWARD    of both kinds those of dgrad and wgrad, and whatever else only a backward pass runs
+ *     TEGROUP_NO_ACTIVATION  activations
+ *     TEGROUP_NO_MOE         router, permutation, permute and combine
+ *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
+ *
+ * docs/performance.md has the seconds of each. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */

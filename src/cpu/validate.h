@@ -159,7 +159,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_RULE(
         !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
         ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif

@@ -143,6 +143,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
     }
 }
 
+static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
+    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
+    tegroup_activation_desc d = *desc;
+    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
+    d.alpha = tegroup_impl_alpha(desc->alpha);
+    d.limit = tegroup_impl_limit(desc->limit);
+    d.input = tegroup_impl_cuda_matrix(&desc->input);
+    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
+    d.output = tegroup_impl_cuda_matrix(&desc->output);
+#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
+                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
+                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
+    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
+#undef TEGROUP_IMPL_LAUNCH
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
@@ -207,25 +227,6 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     }
 }
 
-static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
-    const tegroup_matrix *const matrices[] = {&desc->input, &desc->output};
-    const int64_t width = desc->output.cols, units = tegroup_impl_ceil_div(desc->output.rows, TEGROUP_IMPL_ROWS_UNIT);
-    tegroup_activation_desc d = *desc;
-    if (desc->output.rows == 0 || width == 0) return TEGROUP_OK;
-    d.alpha = tegroup_impl_alpha(desc->alpha);
-    d.limit = tegroup_impl_limit(desc->limit);
-    d.input = tegroup_impl_cuda_matrix(&desc->input);
-    d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
-    d.output = tegroup_impl_cuda_matrix(&desc->output);
-#define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
-                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
-                                  &d, width, __VA_ARGS__::lanes, units, stream, error);
-    TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
-#undef TEGROUP_IMPL_LAUNCH
-}
-
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_matrix *const matrices[] = {&desc->input, &desc->grad_output, &desc->grad_input};
@@ -248,3 +249,4 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */

@@ -38,6 +38,21 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
 
 /* ---- what the bundled kernels share ---- */
 
+/* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
+#define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
+#if defined(TEGROUP_NO_BACKWARD)
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)NULL
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_2(...) (const void *)__VA_ARGS__
+#define TEGROUP_IMPL_KERNEL_3(...) (const void *)__VA_ARGS__
+#endif
+#if defined(TEGROUP_NO_F16)
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) (const void *)NULL
+#else
+#define TEGROUP_IMPL_KERNEL_F16(op, ...) TEGROUP_IMPL_KERNEL_##op(__VA_ARGS__)
+#endif
+
 static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
@@ -52,6 +67,16 @@ static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, f
     float r;
     asm("fma.rn.f32 %0, %1, %2, %3;\n" : "=f"(r) : "f"(a), "f"(b), "f"(c));
     return r;
+}
+
+/* Of C or a bias, in the types that the bundled kernels take; of what scales a bias. The hardware converts FP16 exactly, and in a
+ * few instructions; a NaN becomes the arithmetic's own in either way. */
+static __device__ __forceinline__ float tegroup_impl_gpu_load(tegroup_dtype dtype, const void *data, int64_t i) {
+    if (dtype == TEGROUP_DTYPE_F32) return ((const float *)data)[i];
+    return tegroup_impl_low_half(((const uint16_t *)data)[i], dtype == TEGROUP_DTYPE_BF16);
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtype dtype, const void *data, int64_t i) {
+    return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
 /* ---- bias gradient and tail ---- */

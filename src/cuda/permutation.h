@@ -177,6 +177,7 @@ static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_des
 #undef TEGROUP_IMPL_LAUNCH
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error) {
     const int wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
@@ -196,6 +197,7 @@ static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_co
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, wants_weights ? 3 : 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */
 
 /* ---- making the permutation ---- */
 

@@ -244,15 +244,15 @@ static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtyp
         const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const uint16_t half = (uint16_t)(word[i / 2] >> i % 2 * 16);
-            x[i] = dtype == TEGROUP_DTYPE_F32    ? tegroup_impl_f32_of_bits(word[i])
-                   : dtype == TEGROUP_DTYPE_BF16 ? tegroup_impl_f32_of_bits((uint32_t)half << 16)
-                                                 : tegroup_impl_f32_of_f16(half);
+            const bool bf16 = dtype == TEGROUP_DTYPE_BF16;
+            x[i] = dtype == TEGROUP_DTYPE_F32 ? tegroup_impl_f32_of_bits(word[i])
+                   : i % 2                    ? tegroup_impl_high_half(word[i / 2], bf16)
+                                              : tegroup_impl_low_half(word[i / 2], bf16);
         }
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_load_f32(dtype, from, i) : 0.0f;
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_gpu_load(dtype, from, i) : 0.0f;
 }
 
 static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
@@ -301,7 +301,7 @@ static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gem
             x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
     }
     if (tile.bias) {
-        const float by = tile.scale ? tegroup_impl_load_f32(desc.row_scale_dtype, tile.scale, line) : 1.0f;
+        const float by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, line) : 1.0f;
         tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
                                count, y);
 #pragma unroll

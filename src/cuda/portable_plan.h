@@ -9,9 +9,9 @@ typedef struct tegroup_impl_portable_row {
 
 #define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
     {                                                                                                                  \
-        (const void *)tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>,                          \
-            (const void *)tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>, m, n,               \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                            \
+        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
+            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
+            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
             tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
     }
 
@@ -83,9 +83,9 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
     if (p->a == TEGROUP_DTYPE_F32) {
-        kernel = p->op == TEGROUP_OP_FORWARD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_FORWARD>
-                 : p->op == TEGROUP_OP_DGRAD ? (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_DGRAD>
-                                             : (const void *)tegroup_impl_portable_f32_kernel<TEGROUP_OP_WGRAD>;
+        kernel = p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
+                 : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
+                                             : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>);
         threads = 256;
         plan->tile_m = plan->tile_n = 64;
         plan->tile_k = 16;

@@ -473,6 +473,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
 }
 
+#if !defined(TEGROUP_NO_BACKWARD)
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
@@ -502,3 +503,4 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
     TEGROUP_IMPL_LAUNCH(float, 32, 32, 1);
 #undef TEGROUP_IMPL_LAUNCH
 }
+#endif /* TEGROUP_NO_BACKWARD */

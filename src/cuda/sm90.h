@@ -26,7 +26,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
             for (int i = 0; i < 2; i++) {
                 const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_load_f32(desc.bias.dtype, place.base, place.first + col) : 0.0f;
+                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -35,7 +35,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
                 const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
                 by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
                                   ? 1.0f
-                                  : tegroup_impl_load_f32(
+                                  : tegroup_impl_gpu_load_scale(
                                       desc.row_scale_dtype, desc.row_scale,
                                       item.first_row[TEGROUP_IMPL_A] + item.i0 + line
                                           + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
@@ -52,6 +52,25 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         }
     }
 };
+
+/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns from j0 on. Out of
+ * line: in every slab of every store it would be a third of what there is to compile. */
+template <bool WIDE>
+static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
+                                                           uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
+    typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
+    const int each = 16 / (int)sizeof(element);
+    const tegroup_impl_block d = tegroup_impl_locate(&call->desc.d, &call->views[TEGROUP_IMPL_D], group);
+    element *to = (element *)d.base + d.first + i0 * d.ld + j0;
+    const char *from = (const char *)__cvta_shared_to_generic(slab);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
+        const int row = i / 8, chunk = i % 8;
+        if (i0 + row >= lines) break;
+        const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
+        for (int e = 0; e < each && j0 + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
+    }
+}
 
 /* ---- a block ---- */
 
@@ -370,33 +389,16 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* It is written. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);
-            copy<WIDE>(group, item, number);
+            tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number),
+                                         item.i0 + line_of(group) + number / results::ACROSS * 64, item.i0 + item.lines,
+                                         item.j0 + number % results::ACROSS * results::COLS);
         }
         tegroup_impl_async_fence();
         __syncwarp();
         if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][slab_of<WIDE>(number)]));
-    }
-    /* A slab in which the columns end, element by element. */
-    template <bool WIDE>
-    __device__ __forceinline__ void copy(int group, const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
-        const int line = line_of(group) + number / results::ACROSS * 64, each = 16 / (int)sizeof(element);
-        const int32_t x = item.j0 + number % results::ACROSS * results::COLS;
-        const tegroup_impl_block d =
-            tegroup_impl_locate(&call.call.desc.d, &call.call.views[TEGROUP_IMPL_D], item.group);
-        element *to = (element *)d.base + d.first + (item.i0 + line) * d.ld + x;
-        const char *from = (const char *)__cvta_shared_to_generic(slab<WIDE>(group, number));
-#pragma unroll 1
-        for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
-            const int row = i / 8, chunk = i % 8;
-            if (line + row >= item.lines) break;
-            const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
-            for (int e = 0; e < each && x + chunk * each + e < d.cols; e++)
-                to[row * d.ld + chunk * each + e] = source[e];
-        }
     }
 
     template <bool TERMS>

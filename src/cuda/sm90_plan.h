@@ -21,8 +21,9 @@ typedef struct tegroup_impl_sm90_row {
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
 #define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
-    {(const void *)tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,             \
-     (const void *)tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>,            \
+    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
+     TEGROUP_IMPL_KERNEL_F16(op,                                                                                       \
+                             tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
      op,                                                                                                               \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \

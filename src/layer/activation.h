@@ -1,8 +1,10 @@
 /* ---- Activations ---- */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
                                                                   struct CUstream_st *stream, tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup_activation_backward_desc *desc,
                                                                    struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -120,12 +122,12 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
@@ -181,14 +183,15 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
                                               "must not overlap grad_output", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
                                               "must not overlap grad_input", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
                                                        desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);

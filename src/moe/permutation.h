@@ -1,12 +1,14 @@
 /* ---- Permute and combine ---- */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                                        tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_combine_backward(const tegroup_combine_backward_desc *desc,
                                                                 struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -150,7 +152,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     operands[0] = &desc->indices;
     operands[1] = &desc->row_of_slot;
     operands[2] = &desc->slot_of_row;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
@@ -160,7 +162,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
                                                        desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
                                                        desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->shape.snapshot);
@@ -218,8 +220,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                               "must not overlap slot_of_row", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
@@ -261,8 +263,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
@@ -321,8 +323,9 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                                               "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
                                               "must not overlap grad_permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));

@@ -1,8 +1,10 @@
 /* ---- Router ---- */
 
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error);
+#endif
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error);
 #endif
@@ -165,10 +167,10 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     operands[4] = &desc->counts;
     operands[5] = &loss_memory;
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
-#if defined(TEGROUP_IMPL_CUDA)
+#if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
@@ -230,8 +232,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
         tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(desc->space, error));
-#if defined(TEGROUP_IMPL_CUDA)
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
+#if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
     for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */

@@ -13,7 +13,7 @@ WRAPPED := __cudaRegisterFunction __cudaGetKernel __cudaLaunchKernel cudaLaunchK
 HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)
 
 TESTS := $(patsubst tests/gpu/%.cu,%,$(wildcard tests/gpu/test_*.cu))
-VARIANTS := plain debug fast_math per_thread sm_90 ptx_80 sm_80
+VARIANTS := plain debug fast_math per_thread switches sm_90 ptx_80 sm_80
 PROGRAMS := $(TESTS) works pair pair_rdc $(VARIANTS:%=variant_%) $(patsubst examples/%.cu,%,$(wildcard examples/quickstart.cu))
 
 all: $(PROGRAMS:%=$(OUT)/%)
@@ -47,6 +47,7 @@ variant_debug      := $(GENCODE) -G
 variant_fast_math  := $(GENCODE) --use_fast_math
 variant_per_thread := $(GENCODE) --default-stream per-thread
 variant_plain      := $(GENCODE)
+variant_switches   := $(GENCODE) -DTEGROUP_NO_F16 -DTEGROUP_NO_BACKWARD -DTEGROUP_NO_ACTIVATION -DTEGROUP_NO_MOE
 variant_sm_90      := -gencode arch=compute_90,code=sm_90
 variant_ptx_80     := -gencode arch=compute_80,code=compute_80 -DTEGROUP_IMPL_SHARED_LIMIT=101376
 variant_sm_80      := -gencode arch=compute_80,code=sm_80 -DEXPECT_NOT_BUILT
