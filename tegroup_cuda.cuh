@@ -2922,7 +2922,11 @@ TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
+#if defined(__CUDACC_DEBUG__) /* nvcc -G keeps some for itself */
+    TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
+#else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
+#endif
     TEGROUP_IMPL_SM90_REST = 1024,         /* of these for barriers and found tiles; as many to align by */
     TEGROUP_IMPL_SM90_ITEMS = 4,           /* tiles found ahead */
     TEGROUP_IMPL_SM90_K = 64,              /* of k a stage: 128 bytes */
@@ -3184,8 +3188,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]),
-                                          11); /* who loads, who store, and the warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), 3 + 256); /* who load and store, and who multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -3205,6 +3208,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
+    /* By every thread that took it, after its last look. */
     __device__ __forceinline__ void give(int32_t number) const {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
@@ -3296,8 +3300,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (item->lines > line_of(group)) work(group, *item, step, steps, &rounds);
             else see_off(group, step, steps);
-            __syncwarp();
-            if (lane() == 0) give(number);
+            give(number);
             step += steps;
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
@@ -3308,8 +3311,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
         *step += (uint32_t)((item->k + SHAPE::K - 1) / SHAPE::K);
-        __syncwarp();
-        if (lane() == 0) give(*number);
+        give(*number);
         ++*number;
     }
     __device__ __forceinline__ void yield(int group) const {
@@ -3674,16 +3676,19 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+    const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
-    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max <= 2 * average;
+    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+    const double low = (forward ? 1.06 : 1.12)
+                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024
+        return average <= 128
+                       || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
+                           && average <= 1024)
                    ? WGRAD_128X128
                    : WGRAD_128X192;
     if (average <= 64) return TURNS_64X256;
@@ -4236,7 +4241,8 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void
     arrive() { /* the next step's tile is there, and the one before this step's is free */
         tegroup_impl_cp_wait<STAGES - 2>();
-        __syncthreads();
+        /* by number and count: warps come here from different places, which __syncthreads does not allow */
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     }
 
     __device__ __forceinline__ void fetch_a(int kk, int i) {
@@ -4511,15 +4517,17 @@ TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike and its width leaves few columns over. limit: shared memory that a block may have. */
+ * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
+ * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
-                                                                            int64_t columns, int alike, int32_t limit) {
+                                                                            int64_t columns, int64_t terms, int alike,
+                                                                            int32_t limit) {
     int32_t count, i;
     const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
     for (i = 0; i + 1 < count; i++)
         if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
             || (rows[i + 1].tile_m > 128
-                && (lines < 384 || !alike
+                && (lines < 384 || !alike || terms < 1024
                     || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
                            > columns + columns / 10)))
             break;
@@ -4563,8 +4571,10 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
                       average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
                       lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
-        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
-            p->op, lines, p->op == TEGROUP_OP_FORWARD ? p->n : p->k, desc->expected_rows_max <= 2 * average, limit);
+        const int forward = p->op == TEGROUP_OP_FORWARD;
+        const tegroup_impl_portable_row *row =
+            tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n,
+                                         desc->expected_rows_max / 2 <= average, limit);
         kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
         threads = row->threads;
         shared = row->shared_bytes;

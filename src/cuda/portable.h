@@ -414,7 +414,8 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void
     arrive() { /* the next step's tile is there, and the one before this step's is free */
         tegroup_impl_cp_wait<STAGES - 2>();
-        __syncthreads();
+        /* by number and count: warps come here from different places, which __syncthreads does not allow */
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     }
 
     __device__ __forceinline__ void fetch_a(int kk, int i) {

@@ -41,15 +41,17 @@ TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
 
 /* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike and its width leaves few columns over. limit: shared memory that a block may have. */
+ * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
+ * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
-                                                                            int64_t columns, int alike, int32_t limit) {
+                                                                            int64_t columns, int64_t terms, int alike,
+                                                                            int32_t limit) {
     int32_t count, i;
     const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
     for (i = 0; i + 1 < count; i++)
         if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
             || (rows[i + 1].tile_m > 128
-                && (lines < 384 || !alike
+                && (lines < 384 || !alike || terms < 1024
                     || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
                            > columns + columns / 10)))
             break;
@@ -93,8 +95,9 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
         const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
                       average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
                       lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
+        const int forward = p->op == TEGROUP_OP_FORWARD;
         const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
-            p->op, lines, p->op == TEGROUP_OP_FORWARD ? p->n : p->k, desc->expected_rows_max <= 2 * average, limit);
+            p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n, desc->expected_rows_max / 2 <= average, limit);
         kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
         threads = row->threads;
         shared = row->shared_bytes;

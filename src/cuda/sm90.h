@@ -100,8 +100,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]),
-                                          11); /* who loads, who store, and the warps that multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), 3 + 256); /* who load and store, and who multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -121,6 +120,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
         return &rest->items[number % ITEMS];
     }
+    /* By every thread that took it, after its last look. */
     __device__ __forceinline__ void give(int32_t number) const {
         tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
     }
@@ -212,8 +212,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
             if (item->lines > line_of(group)) work(group, *item, step, steps, &rounds);
             else see_off(group, step, steps);
-            __syncwarp();
-            if (lane() == 0) give(number);
+            give(number);
             step += steps;
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
@@ -224,8 +223,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
         *step += (uint32_t)((item->k + SHAPE::K - 1) / SHAPE::K);
-        __syncwarp();
-        if (lane() == 0) give(*number);
+        give(*number);
         ++*number;
     }
     __device__ __forceinline__ void yield(int group) const {

@@ -80,16 +80,18 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+    const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
-    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max <= 2 * average;
+    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = 1.06 * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
-        return p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) && average <= 1024
+        return average <= 128
+                       || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
+                           && average <= 1024)
                    ? WGRAD_128X128
                    : WGRAD_128X192;
     if (average <= 64) return TURNS_64X256;

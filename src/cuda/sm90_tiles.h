@@ -14,12 +14,16 @@
  * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
 enum {
     TEGROUP_IMPL_SM90_THREADS = 384,
+#if defined(__CUDACC_DEBUG__) /* nvcc -G keeps some for itself */
+    TEGROUP_IMPL_SM90_SHARED = 219 * 1024,
+#else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
-    TEGROUP_IMPL_SM90_REST = 1024,         /* of these for barriers and found tiles; as many to align by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,           /* tiles found ahead */
-    TEGROUP_IMPL_SM90_K = 64,              /* of k a stage: 128 bytes */
-    TEGROUP_IMPL_SM90_LINES = 64,          /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128      /* bytes of results that go through shared memory at a time */
+#endif
+    TEGROUP_IMPL_SM90_REST = 1024,    /* of these for barriers and found tiles; as many to align by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
+    TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
