@@ -2927,11 +2927,11 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 1024,         /* of these for barriers and found tiles; as many to align by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,           /* tiles found ahead */
-    TEGROUP_IMPL_SM90_K = 64,              /* of k a stage: 128 bytes */
-    TEGROUP_IMPL_SM90_LINES = 64,          /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128      /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 1024,    /* of these for barriers and found tiles; as many to align by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
+    TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
@@ -3680,8 +3680,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = (forward ? 1.06 : 1.12)
-                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
@@ -4572,9 +4571,8 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
                       average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
                       lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
         const int forward = p->op == TEGROUP_OP_FORWARD;
-        const tegroup_impl_portable_row *row =
-            tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n,
-                                         desc->expected_rows_max / 2 <= average, limit);
+        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
+            p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n, desc->expected_rows_max / 2 <= average, limit);
         kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
         threads = row->threads;
         shared = row->shared_bytes;

@@ -29,6 +29,12 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, 
     return block;
 }
 
+/* The row of its data that row r of a gathered operand is; -1: of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
+    const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
+    return row < gather->rows ? row : -1;
+}
+
 /* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
 typedef struct tegroup_impl_product {
     int64_t m, n, k;
