@@ -1,6 +1,6 @@
 /* What the unit tests share: random numbers, guarded buffers, conversions of their own, random grouped problems and
- * an FP64 reference. The library is called by problem_prepare, problem_plan and problem_run, and for a snapshot's size;
- * everything else is worked out here. Define TEGROUP_IMPLEMENTATION before. */
+ * an FP64 reference. The library is called by problem_prepare, problem_plan, problem_run and gather_copy, and for a snapshot's
+ * size; everything else is worked out here. Define TEGROUP_IMPLEMENTATION before. */
 #ifndef TEGROUP_TESTS_SUPPORT_H
 #define TEGROUP_TESTS_SUPPORT_H
 
@@ -662,6 +662,38 @@ SUPPORT void problem_make(problem *p, const spec *given) {
 
 SUPPORT void problem_release(problem *p) { guards_release(p->mark); }
 
+/* Into an operand that is not gathered the rows of one that is, as tegroup_permute puts them, and zeros. */
+SUPPORT tegroup_status gather_copy(const grid *from, grid *to, tegroup_error *error) {
+    const tegroup_tensor *t = &to->tensor;
+    const int64_t ld = t->ld != 0 ? t->ld : t->shape.cols, size = (int64_t)size_of(to->dtype);
+    int64_t *slot_of_row = (int64_t *)scratch((size_t)t->shape.rows * 8);
+    tegroup_permute_desc desc;
+    tegroup_status status;
+    if (from->picked == NULL) return TEGROUP_OK; /* filled alike */
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.k = from->gather.slots > 0 ? (int32_t)from->gather.slots : 1;
+    desc.tokens.data = from->tensor.data;
+    desc.tokens.rows = from->gather.rows;
+    desc.permuted.data = t->data;
+    desc.permuted.rows = t->shape.rows;
+    desc.tokens.cols = desc.permuted.cols = t->shape.cols;
+    desc.tokens.ld = desc.permuted.ld = ld;
+    desc.tokens.dtype = desc.permuted.dtype = to->dtype;
+    desc.slot_of_row.data = slot_of_row;
+    desc.slot_of_row.rows = 1;
+    desc.slot_of_row.cols = t->shape.rows;
+    desc.slot_of_row.dtype = TEGROUP_DTYPE_I64;
+    for (int64_t i = 0; i < t->shape.rows; i++) {
+        slot_of_row[i] = from->picked[i] < 0 ? -1 : from->gather.slot_of_row[i];
+        if (slot_of_row[i] < 0) memset((unsigned char *)t->data + i * ld * size, 0, (size_t)(t->shape.cols * size));
+    }
+    status = tegroup_permute(&desc, NULL, error);
+    guarded_remember(t->data);
+    return status;
+}
+
 SUPPORT tegroup_status grid_prepare(const grid *t, tegroup_error *error) {
     tegroup_prepare_desc desc;
     if (t->snapshot == NULL) return TEGROUP_OK;
@@ -900,11 +932,11 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     return s;
 }
 
-/* A third of the problems that can be get an operand, or in a wgrad both, whose rows an index picks. */
-SUPPORT void random_gather(rng *r, spec *s) {
+/* As many per cent of the problems that can be get an operand, or in a wgrad both, whose rows an index picks. */
+SUPPORT void random_gather(rng *r, spec *s, int percent) {
     const int64_t *acols = s->op == TEGROUP_OP_FORWARD ? s->kg : s->ng;
     int32_t can = s->m == NULL ? 0 : (acols == NULL && !(s->lists & 1) ? 1 : 0) | (s->op == TEGROUP_OP_WGRAD && s->kg == NULL && !(s->lists & 2) ? 2 : 0);
-    if (rng_chance(r, 33)) s->gather = can & (s->op == TEGROUP_OP_WGRAD ? (int32_t)rng_int(r, 1, 3) : 1);
+    s->gather = rng_chance(r, percent) ? can & (int32_t)rng_int(r, 1, 3) : 0;
 }
 
 /* Widths rounded up to multiples of eight. */
