@@ -51,6 +51,7 @@ static const struct feature { uint32_t bit; const char *name, *meaning; } featur
     {TEGROUP_FEATURE_BIAS, "bias", "bias, scaled bias and the bias gradient"},
     {TEGROUP_FEATURE_TAIL, "tail", "TEGROUP_TAIL_ZERO and TEGROUP_TAIL_POISON"},
     {TEGROUP_FEATURE_F64, "F64", "TEGROUP_COMPUTE_F64"},
+    {TEGROUP_FEATURE_GATHER, "gather", "rows of a, and in a wgrad of b, may be picked by an index: `gather_a`, `gather_b`"},
     {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to; elsewhere on a GPU it must be 0"},
 };
 enum { FEATURES = sizeof features / sizeof *features };

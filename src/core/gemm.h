@@ -47,6 +47,15 @@ typedef struct tegroup_scalars {
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
+/* Rows of a ragged operand that lie elsewhere, so that no permuted copy of them need be written: row r of all groups is row
+ * slot_of_row[r] / slots of the operand's data, which has `rows` rows of its own then. A negative slot, or one past these rows,
+ * gives a row of zeros. slot_of_row is what tegroup_permutation_make writes, slots the router's k. */
+typedef struct tegroup_gather {
+    const int64_t *slot_of_row; /* [shape.rows of the operand], in the gemm's space, 8-byte aligned; read when rows > 0     */
+    int64_t        rows;        /* of data; 0 = no gathering: the operand's rows lie in their order                        */
+    int64_t        slots;       /* slots that share a row of data; 0 = 1                                                   */
+} tegroup_gather;
+
 /* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
  * the tegroup_problem that they make is the planned one. */
 typedef struct tegroup_gemm_desc {
@@ -63,6 +72,8 @@ typedef struct tegroup_gemm_desc {
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     tegroup_scalars alpha, beta;
+    tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
+                                           operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */

@@ -419,6 +419,22 @@ static void tensor_memory(tegroup_tensor *t) {
     for (g = 0; g < groups; g++) ((void **)t->pointers)[g] = g < 3 || chance(50) ? buffer((size_t)(bytes + 0.5)) : t->pointers[0];
 }
 
+/* What is in memory of an operand whose rows may be picked by an index. */
+static tegroup_tensor stored(const tegroup_tensor *t, const tegroup_gather *gather) {
+    tegroup_tensor in_memory = *t;
+    if (gather && gather->rows > 0 && t->shape.rows > 0) in_memory.shape.rows = gather->rows;
+    return in_memory;
+}
+
+static void make_index(tegroup_gather *gather, const tegroup_tensor *t) {
+    int64_t rows = t->shape.rows < 0 || t->shape.rows > MOST_BYTES / 8 ? 1 : t->shape.rows, i;
+    int64_t *slots;
+    if (gather->rows == 0) return;
+    slots = (int64_t *)buffer(8 * (size_t)rows);
+    for (i = 0; i < rows; i++) slots[i] = chance(90) ? below(20) : number(); /* anything is allowed */
+    gather->slot_of_row = slots;
+}
+
 /* A tensor of [rows, cols] a group, or of `rows` rows in all. kind 0 uniform, 1 ragged rows, 2 ragged both. */
 static void make_tensor(tegroup_tensor *t, tegroup_dtype dtype, int kind, const tegroup_shape *sizes, int64_t rows, int64_t cols) {
     t->dtype = dtype;
@@ -515,19 +531,22 @@ static void fuzz_gemm(void) {
         FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, compute), FIELD(tegroup_gemm_desc, split_k),
         FIELD(tegroup_gemm_desc, expected_rows), FIELD(tegroup_gemm_desc, expected_rows_max), FIELD(tegroup_gemm_desc, backend),
         FIELD(tegroup_gemm_desc, data_alignment_bytes), FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
-        FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count)};
+        FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count),
+        FIELD(tegroup_gemm_desc, gather_a.rows), FIELD(tegroup_gemm_desc, gather_a.slots), FIELD(tegroup_gemm_desc, gather_b.rows), FIELD(tegroup_gemm_desc, gather_b.slots)};
     static const field pointers[] = {TENSOR_POINTERS(a), TENSOR_POINTERS(b), TENSOR_POINTERS(c), TENSOR_POINTERS(d), TENSOR_POINTERS(bias),
                                      FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),
-                                     FIELD(tegroup_gemm_desc, workspace)};
+                                     FIELD(tegroup_gemm_desc, gather_a.slot_of_row), FIELD(tegroup_gemm_desc, gather_b.slot_of_row), FIELD(tegroup_gemm_desc, workspace)};
     static const field of_target[] = {FIELD(tegroup_target, struct_size), FIELD(tegroup_target, sm), FIELD(tegroup_target, cublaslt_version),
                                       FIELD(tegroup_target, threads), FIELD(tegroup_target, built)};
     static const int32_t machines[] = {0, 75, 80, 89, 90, 100, 103, 110, 120};
     static const int32_t libraries[] = {0, 120000, 130200, 130300, 130400, 130500, 130700, 130800, 130801, 131000, 131100};
     tegroup_gemm_desc desc;
     tegroup_tensor *tensors[5];
+    tegroup_gather *gathers[5] = {&desc.gather_a, &desc.gather_b, NULL, NULL, NULL};
     tegroup_shape sizes;
     tegroup_target target;
     tegroup_plan plan;
+    tegroup_tensor in_memory;
     tegroup_error error = no_error;
     tegroup_status planned, status;
     int64_t rows = below(12), n = chance(90) ? below(20) : byte() * 2, k = chance(90) ? below(20) : byte() * 2;
@@ -594,6 +613,11 @@ static void fuzz_gemm(void) {
         desc.alpha.stride = below(2);
     }
     if (desc.op != TEGROUP_OP_WGRAD && kind != 2) desc.tail = (tegroup_tail)below(3);
+    for (i = 0; i < (desc.op == TEGROUP_OP_WGRAD ? 2 : 1); i++)
+        if (kind == 1 && chance(20)) {
+            gathers[i]->rows = below(12);
+            gathers[i]->slots = below(4);
+        }
     desc.check_level = (tegroup_check_level)below(2);
     if (desc.space == TEGROUP_SPACE_DEVICE && chance(30)) desc.backend = (tegroup_backend)below(TEGROUP_BACKEND_COUNT);
     if (desc.space == TEGROUP_SPACE_DEVICE && chance(20)) {
@@ -612,7 +636,11 @@ static void fuzz_gemm(void) {
         if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
             if (i == 3 && !own && tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET && kind == 1) tensors[i]->shape.snapshot = desc.a.shape.snapshot;
             else prepare_tensor(tensors[i]);
-            tensor_memory(tensors[i]);
+            in_memory = stored(tensors[i], gathers[i]);
+            tensor_memory(&in_memory);
+            tensors[i]->data = in_memory.data;
+            tensors[i]->pointers = in_memory.pointers;
+            if (gathers[i]) make_index(gathers[i], tensors[i]);
         }
     if (desc.c.dtype != TEGROUP_DTYPE_UNSET && chance(50)) { /* in place */
         desc.c.data = desc.d.data;
@@ -628,7 +656,10 @@ static void fuzz_gemm(void) {
 
     for (i = 0; i < 5; i++) {
         const void *snapshot = tensors[i]->shape.snapshot;
-        lies |= tensor_lies(tensors[i]) || room(snapshot) < sizeof(tegroup_snapshot_header);
+        in_memory = stored(tensors[i], gathers[i]);
+        lies |= tensor_lies(&in_memory) || room(snapshot) < sizeof(tegroup_snapshot_header);
+        if (gathers[i] && gathers[i]->rows > 0)
+            lies |= tensors[i]->shape.rows > 4096 || (double)room(gathers[i]->slot_of_row) < 8 * (double)tensors[i]->shape.rows;
         if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
             tensors[i]->pointers = NULL;
     }

@@ -177,6 +177,8 @@ static tegroup_gemm_desc desc_to_device(const tegroup_gemm_desc *host) {
     if (!host_sizes) scalars_to_device(&desc.alpha);
     if (!host_sizes) scalars_to_device(&desc.beta);
     desc.row_scale = device_of(desc.row_scale);
+    desc.gather_a.slot_of_row = (const int64_t *)device_of(desc.gather_a.slot_of_row);
+    desc.gather_b.slot_of_row = (const int64_t *)device_of(desc.gather_b.slot_of_row);
     desc.workspace = NULL;
     desc.workspace_bytes = 0;
     desc.cublaslt = mirror_cublaslt;

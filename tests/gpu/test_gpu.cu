@@ -88,9 +88,9 @@ static void problem_for(problem *p, const spec *given, tegroup_backend backend) 
 }
 
 static void print_spec(const char *wrong, const spec *s, tegroup_backend backend) {
-    fprintf(stderr, "%s %s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
+    fprintf(stderr, "%s %s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d tail %d seed %llu\n",
             tegroup_backend_name(backend), wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
-            (int)s->in, (int)s->out, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
+            (int)s->in, (int)s->out, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (int)s->tail, (unsigned long long)s->seed);
 }
 
 /* Of some products cuBLASLt has no kernel for this GPU; then the plan says so, and nothing is written. */
@@ -165,6 +165,7 @@ static void random_problems(int *utest_result, int b) {
     while (totals.problems[b] < count) {
         void *mark = guards_mark();
         spec s = spec_for(&r, ops[rng_int(&r, 0, 2)], 60, 90, backends[b]);
+        if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 33);
         const char *wrong = run_and_check(&s, b);
         if (strcmp(wrong, "refused") == 0) totals.refused[b]++;
         else ASSERT_STREQ("", wrong);
@@ -190,6 +191,7 @@ UTEST(gpu, tile_edges) {
             spec s = plain_spec(ops[rng_int(&r, 0, 2)], 3, m, edges[rng_int(&r, 0, 13)], edges[rng_int(&r, 0, 13)], in, rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : in, rng_next(&r));
             s.pad = rng_chance(&r, 50) ? 8 - s.n % 8 : 0;
             for_backend(&r, &s, backends[b]);
+            if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 33);
             ASSERT_STREQ("", run_and_check_each(&s, b));
             totals.problems[b] = counted; /* of random problems */
             guards_release(mark);
@@ -904,6 +906,73 @@ UTEST(contract, line6_sm90_tiles_agree) {
     }
 }
 
+/* The results' bits, of D and of a bias gradient. */
+static uint64_t results_hash(const problem *p) {
+    uint64_t hash = TEGROUP_IMPL_HASH;
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        for (int64_t i = 0; i < p->d.rows[g]; i++)
+            hash = tegroup_impl_hash(hash, p->d.at[g] + i * p->d.ld[g] * (int64_t)size_of(p->d.dtype), (size_t)p->d.cols[g] * size_of(p->d.dtype));
+        if (p->s.bias && p->s.op == TEGROUP_OP_WGRAD) hash = tegroup_impl_hash(hash, p->bias.at[g], (size_t)p->bias.cols[g] * size_of(p->bias.dtype));
+    }
+    return hash;
+}
+
+/* Rows that an index picks, with every kernel of the Hopper backend's table: the bits of a permuted copy. */
+UTEST(contract, line6_sm90_gathered_rows) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    rng r = rng_seed(3026);
+    int64_t hashes = 0;
+    for (int64_t i = scaled(54); i > 0; i--) {
+        void *mark = guards_mark();
+        const int op = (int)(i % 3);
+        int64_t m[5];
+        for (int g = 0; g < 5; g++) m[g] = rng_chance(&r, 20) ? 0 : rng_int(&r, 0, i % 2 == 0 ? 300 : 40);
+        const tegroup_dtype in = halves[i / 3 % 2];
+        spec s = plain_spec(ops[op], 5, m, 8 * rng_int(&r, 1, 40), 8 * rng_int(&r, 1, 40), in, rng_chance(&r, 50) ? TEGROUP_DTYPE_F32 : in, rng_next(&r)), t;
+        s.aligned = 1;
+        s.place = (place_kind)rng_int(&r, 0, 3);
+        s.alignment = 4;
+        s.tail_rows = rng_int(&r, 0, 200);
+        s.pad = 8 * rng_int(&r, 0, 1);
+        s.bias = ops[op] != TEGROUP_OP_DGRAD && rng_chance(&r, 50);
+        s.c = (c_kind)rng_int(&r, 0, 3);
+        s.beta = SCALARS_ONE;
+        s.gather = ops[op] == TEGROUP_OP_WGRAD ? (int32_t)rng_int(&r, 1, 3) : 1;
+        t = s;
+        t.gather = 0;
+        problem p, q;
+        problem_for(&p, &s, TEGROUP_BACKEND_SM90);
+        problem_for(&q, &t, TEGROUP_BACKEND_SM90);
+        ASSERT_EQ(TEGROUP_OK, gather_copy(&p.a, &q.a, &q.error));
+        ASSERT_EQ(TEGROUP_OK, gather_copy(&p.b, &q.b, &q.error));
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&q));
+        const uint64_t wanted = results_hash(&q);
+        int32_t rows = 1, first = 0;
+        for (int32_t row = 0; row < rows; row++) {
+            problem_reset(&p);
+            mirror_up(mark);
+            tegroup_gemm_desc desc = desc_to_device(&p.desc);
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+            ASSERT_EQ(q.plan.numerics_id, p.plan.numerics_id);
+            rows = tegroup_impl_sm90_candidates(&p.plan, &first);
+            ASSERT_GT(rows, 1);
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, first + row, &p.error));
+            desc.workspace_bytes = p.plan.workspace.total_bytes;
+            desc.workspace = workspace_of(desc.workspace_bytes);
+            ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            ASSERT_EQ(wanted, results_hash(&p));
+            ASSERT_EQ(0, guards_changed());
+            hashes++;
+        }
+        ASSERT_EQ(0, problem_disturbed(&p));
+        guards_release(mark);
+    }
+    ASSERT_GT(hashes, 0);
+}
+
 /* Tuning times every tile, changes no bit, and its result can be saved and loaded. */
 UTEST(gpu, sm90_tune) {
     if (!backend_here(TEGROUP_BACKEND_SM90)) return;
@@ -1088,6 +1157,7 @@ UTEST(sanitize, every_kernel) {
                     s.alpha = s.beta = i % 3;
                     if (i == 5) s.place = PLACE_STARTS;
                     for_backend(&r, &s, backends[b]);
+                    if (backends[b] == TEGROUP_BACKEND_SM90) s.gather = ops[op] == TEGROUP_OP_WGRAD ? i % 4 : i % 2;
                     ASSERT_STREQ("", run_and_check_each(&s, b));
                     guards_release(mark);
                 }

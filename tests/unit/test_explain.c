@@ -61,6 +61,11 @@ static tegroup_gemm_desc random_desc(rng *r) {
     }
     tegroup_tensor *lists[] = {&d.a, &d.b, &d.d};
     if (rng_chance(r, 10)) lists[rng_int(r, 0, 2)]->pointers_space = d.space;
+    if (rng_chance(r, 15) && x.scaling == TEGROUP_SCALING_NONE && x.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET) {
+        if (d.a.pointers_space == TEGROUP_SPACE_UNSET) d.gather_a.rows = rng_int(r, 0, 5000);
+        if (d.op == TEGROUP_OP_WGRAD && d.b.pointers_space == TEGROUP_SPACE_UNSET) d.gather_b.rows = rng_int(r, 0, 5000);
+        d.gather_a.slots = rng_int(r, 0, 8);
+    }
     if (rng_chance(r, 8)) d.tail = (tegroup_tail)rng_int(r, 0, 2);
     if (rng_chance(r, 5)) d.split_k = 3;
     if (rng_chance(r, 10)) d.ignore_quirks = rng_next(r);
@@ -183,7 +188,8 @@ UTEST(explain, forcing_changes_the_choice_alone) {
 }
 
 /* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
-static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes) {
+static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes, int gathered) {
+    if (gathered && backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CPU) return 0;
     switch (backend) {
     case TEGROUP_BACKEND_SM90: return device_sizes && sm == 90;
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return device_sizes && ((sm == 90 && version >= 130400) || (sm >= 100 && sm <= 110 && version >= 130300));
@@ -197,8 +203,8 @@ UTEST(explain, plain_products_run_where_they_can) {
     for (int op = 1; op <= 3; op++)
         for (int s = 0; s < 10; s++)
             for (int v = 0; v < 10; v++)
-                for (int place = 0; place < 3; place++) { /* host; device with sizes on the host; all on the device */
-                    int device = place > 0, device_sizes = place == 2;
+                for (int which = 0; which < 9; which++) { /* host; device with sizes on the host; all on the device: in order, gathered a, b */
+                    int place = which % 3, device = place > 0, device_sizes = place == 2, gathered = which / 3;
                     tegroup_gemm_desc d;
                     tegroup_verdict verdicts[BACKENDS];
                     tegroup_target target = target_of(sms[s], versions[v], everything);
@@ -217,9 +223,16 @@ UTEST(explain, plain_products_run_where_they_can) {
                     tegroup_shape weights = {.groups = 8, .rows = 64, .cols = 64};
                     d.b.shape = op == TEGROUP_OP_WGRAD ? d.a.shape : weights;
                     d.d.shape = op == TEGROUP_OP_WGRAD ? weights : d.a.shape;
+                    if (gathered == 2 && op != TEGROUP_OP_WGRAD) continue;
+                    if (gathered == 1) d.gather_a.rows = 100;
+                    if (gathered == 2) d.gather_b.rows = 100;
                     ASSERT_EQ(tegroup_explain(&d, &target, verdicts, NULL), TEGROUP_OK);
                     for (int i = 0; i < BACKENDS; i++) {
-                        int want = could(verdicts[i].backend, sms[s], versions[v], device, device_sizes);
+                        int want = could(verdicts[i].backend, sms[s], versions[v], device, device_sizes, gathered);
+                        if (!want && gathered && could(verdicts[i].backend, sms[s], versions[v], device, device_sizes, 0)) {
+                            ASSERT_STREQ(gathered == 1 ? "gather_a.rows" : "gather_b.rows", verdicts[i].field);
+                            ASSERT_EQ(100, verdicts[i].got);
+                        }
                         if (want != (verdicts[i].status == TEGROUP_OK))
                             fprintf(stderr, "%s on sm %d, cuBLASLt %d, place %d: %s %s\n", tegroup_backend_name(verdicts[i].backend), sms[s], versions[v], place, verdicts[i].field, verdicts[i].rule);
                         ASSERT_EQ(verdicts[i].status == TEGROUP_OK, want);
@@ -280,7 +293,7 @@ UTEST(explain, bad_targets_are_refused) {
 UTEST(explain, verdict_text) {
     rng r = rng_seed(6005);
     int64_t kinds[3] = {0, 0, 0}; /* chosen, could, refused */
-    for (int64_t i = scaled(300); i > 0; i--) {
+    for (int64_t i = 240 + scaled(60); i > 0; i--) {
         tegroup_gemm_desc d = random_desc(&r);
         tegroup_target target = target_of(sms[rng_int(&r, 0, 9)], versions[rng_int(&r, 0, 9)], rng_chance(&r, 80) ? everything : 0);
         tegroup_verdict v[BACKENDS];

@@ -38,9 +38,9 @@ static const char *run_and_check(const spec *s) {
         else if (disturbed != 0) wrong = "bytes changed that are not the result's";
     }
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d alpha %d beta %d c %d bias %d seed %llu\n",
+        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d seed %llu\n",
                 wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
-                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
+                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
     problem_release(&p);
     return wrong;
 }
@@ -99,6 +99,7 @@ UTEST(gemm, random_problems) {
     for (int64_t i = scaled(1500); i > 0; i--) {
         void *mark = guards_mark();
         spec s = random_spec(&r, ops[rng_int(&r, 0, 2)], 60, 90);
+        random_gather(&r, &s, 33);
         ASSERT_STREQ("", run_and_check(&s));
         guards_release(mark);
     }
@@ -131,6 +132,7 @@ UTEST(gemm, tile_edges) {
             if (i < ns) s.n = n[(i * 5) % ns];
             if (i < ks) s.k = k[(i * 7) % ks];
             if (s.in != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+            random_gather(&r, &s, 33);
             ASSERT_STREQ("", run_and_check(&s));
             guards_release(mark);
         }
@@ -318,6 +320,38 @@ UTEST(gemm, permuted_groups) {
 }
 
 /* A group cut in two with the same weights gives the same rows; so do two groups of the same weights made one. */
+/* Rows picked by an index give the bits of a copy in which they lie in order, under the same numerics_id. */
+UTEST(gemm, gathered_rows_and_permuted_copies) {
+    rng r = rng_seed(1018);
+    int64_t rows[4] = {0, 0, 0, 0}; /* of gathered a; of b; of both; of zeros */
+    for (int64_t i = 60 + scaled(340); i > 0; i--) {
+        void *mark = guards_mark();
+        problem p, q;
+        spec s = random_spec(&r, ops[i % 3], 40, i % 10 == 0 ? 300 : 60), t;
+        random_gather(&r, &s, 100);
+        t = s;
+        t.gather = 0;
+        problem_make(&p, &s);
+        problem_make(&q, &t);
+        ASSERT_EQ(gather_copy(&p.a, &q.a, &q.error), TEGROUP_OK);
+        ASSERT_EQ(gather_copy(&p.b, &q.b, &q.error), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&p), TEGROUP_OK);
+        ASSERT_EQ(problem_run(&q), TEGROUP_OK);
+        ASSERT_EQ(p.plan.numerics_id, q.plan.numerics_id);
+        for (int32_t g = 0; g < s.groups; g++) {
+            if (s.op == TEGROUP_OP_WGRAD && group_skipped(&s, g)) continue;
+            for (int64_t row = 0; row < p.d.rows[g]; row++) ASSERT_EQ(bits_differ(&p, g, row, &q, g, row), 0);
+            if (s.bias && s.op == TEGROUP_OP_WGRAD)
+                ASSERT_EQ(memcmp(p.bias.at[g], q.bias.at[g], (size_t)p.bias.cols[g] * size_of(p.bias.dtype)), 0);
+            if (s.gather) rows[s.gather - 1] += p.a.rows[g];
+            for (int64_t row = 0; s.gather & 1 && row < p.a.rows[g]; row++) rows[3] += p.a.picked[p.start[g] + row] < 0;
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+    for (int i = 0; i < 4; i++) ASSERT_GT(rows[i], 0);
+}
+
 UTEST(gemm, split_and_merged_groups) {
     rng r = rng_seed(1011);
     for (int64_t i = scaled(60); i > 0; i--) {

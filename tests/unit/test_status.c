@@ -889,6 +889,82 @@ UTEST(status, lists) {
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "workspace", 0, 1);
 }
 
+/* dgrad's a is tokens, picked by the routing; wgrad's operands are, too. */
+static tegroup_gemm_desc *gathered(tegroup_gemm_desc *desc) {
+    desc->a.data = w.tokens;
+    desc->gather_a.slot_of_row = w.slot_of_row;
+    desc->gather_a.rows = TOKENS;
+    desc->gather_a.slots = CHOICES;
+    if (desc->op == TEGROUP_OP_WGRAD) {
+        desc->gather_b = desc->gather_a;
+        desc->gather_b.slots = 0; /* 1 */
+        desc->gather_b.rows = ROWS;
+    }
+    return desc;
+}
+
+UTEST(status, gather) {
+    tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
+    spoil_nothing();
+    gathered(x);
+    gathered(g);
+    GOOD(replanned_dgrad);
+    GOOD(replanned_wgrad);
+    RANGE(problem, f->gather_a.rows, "gather_a.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(problem_wgrad, g->gather_b.rows, "gather_b.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    NOT_NEGATIVE(problem, f->gather_a.slots, "gather_a.slots");
+    NOT_NEGATIVE(problem_wgrad, gathered(g)->gather_b.slots, "gather_b.slots");
+    BAD(problem, f->gather_b.rows = 5, COMBINATION, "gather_b.rows", 0, 5);
+    BAD(problem_dgrad, x->gather_b.rows = 6, COMBINATION, "gather_b.rows", 0, 6);
+    BAD(problem_dgrad, memset(&gathered(x)->a.shape.row_sizes, 0, sizeof(tegroup_sizes)); x->d.shape.row_sizes = x->a.shape.row_sizes, COMBINATION, "gather_a.rows", 0, TOKENS);
+    BAD(problem_dgrad, gathered(x)->a.shape.elements = ROWS * N, COMBINATION, "gather_a.rows", 0, TOKENS);
+    BAD(problem_wgrad, gathered(g)->b.shape = w.irregular.shape, COMBINATION, "gather_b.rows", 0, ROWS);
+    BAD(problem_dgrad, gathered(x)->a.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "gather_a.rows", 0, TOKENS);
+    BAD(problem_dgrad, gathered(x)->a.dtype = TEGROUP_DTYPE_F8E4M3; x->a.scaling = TEGROUP_SCALING_TENSOR, COMBINATION, "gather_a.rows", 0, TOKENS);
+    BAD(problem_dgrad, gathered(x)->gather_a.rows = TEGROUP_MAX_ROWS; x->a.ld = TEGROUP_MAX_COLS, OVERFLOW, "gather_a.rows", ADDRESSABLE, INT64_MAX);
+
+    /* As planned: whether, but not how many. */
+    BAD(dgrad, gathered(x), PLAN, "gather_a.rows", 0, 1);
+    BAD(wgrad, gathered(g)->gather_a.rows = 0, PLAN, "gather_b.rows", 0, 1);
+
+    /* Memory: the index, and the rows that are really there. */
+    BUFFER(replanned_dgrad, gathered(x)->a.data, "a.data", 4);
+    BUFFER(replanned_dgrad, gathered(x)->gather_a.slot_of_row, "gather_a.slot_of_row", 8);
+    BUFFER(replanned_wgrad, gathered(g)->gather_b.slot_of_row, "gather_b.slot_of_row", 8);
+    BAD(dgrad, x->gather_a.slot_of_row = w.slot_of_row, UNSET, "gather_a.rows", 1, 0);
+    BAD(wgrad, g->gather_b.slot_of_row = w.slot_of_row, UNSET, "gather_b.rows", 1, 0);
+    BAD(replanned_dgrad, gathered(x)->d.data = LAST(w.tokens), OVERLAP, "d.data", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->a.data = w.gate_up; x->gather_a.rows = 2 * ROWS; x->d.data = LAST(w.gate_up), OVERLAP, "d.data", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->d.data = LAST(w.slot_of_row), OVERLAP, "d.data", 0, 1);
+    BAD(replanned_wgrad, gathered(g)->d.data = w.slot_of_row; memset(&g->gather_a, 0, sizeof g->gather_a), OVERLAP, "d.data", 0, 1);
+    BAD(replanned_wgrad, gathered(g)->bias.data = LAST(w.slot_of_row), OVERLAP, "bias.data", 0, 1);
+    BAD(replanned_wgrad, gathered(g)->b.data = w.gate_up; g->gather_b.rows = (2 * ROWS * N) / K; g->bias.data = w.gate_up + (2 * ROWS * N / K - 1) * K, OVERLAP, "bias.data", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->gather_a.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "workspace", 0, 1);
+    BAD(replanned_wgrad, gathered(g)->gather_b.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "workspace", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->a.data = w.workspace + 64; x->gather_a.rows = 1, OVERLAP, "workspace", 0, 1);
+    spoil_nothing(); /* as many rows as the groups have would reach d */
+    gathered(x)->a.data = w.gate_up;
+    x->d.data = w.gate_up + TOKENS * N;
+    GOOD(replanned_dgrad);
+    spoil_nothing(); /* without rows nothing is read */
+    gathered(x)->a.shape.rows = x->d.shape.rows = 0;
+    x->a.data = x->d.data = NULL;
+    x->gather_a.slot_of_row = NULL;
+    w.prepare.shape.rows = 0;
+    GOOD(prepare);
+    x->a.shape.snapshot = x->d.shape.snapshot = w.snapshot_out;
+    GOOD(replanned_dgrad);
+
+    BAD(plan_target, device(TEGROUP_BACKEND_PORTABLE, 90, 0)->gather_a.rows = 7, UNSUPPORTED, "gather_a.rows", 0, 7);
+    BAD(plan_target, device(TEGROUP_BACKEND_CUBLASLT_GROUPED, 90, 131000)->gather_a.rows = 8, UNSUPPORTED, "gather_a.rows", 0, 8);
+    BAD(plan_target, looped()->gather_a.rows = 9, UNSUPPORTED, "gather_a.rows", 0, 9);
+    BAD(plan_target, device(TEGROUP_BACKEND_AUTO, 80, 0)->gather_a.rows = 7, UNSUPPORTED, "target.sm", 90, 80);
+    spoil_nothing();
+    device(TEGROUP_BACKEND_AUTO, 90, 131000)->gather_a.rows = 7;
+    GOOD(plan_target);
+    ASSERT_EQ(TEGROUP_BACKEND_SM90, w.plan.backend);
+}
+
 /* Every rule of one matrix, and of one that the others fix the extents of. */
 static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16,
                       REALS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32, F32 = 1u << TEGROUP_DTYPE_F32,
