@@ -540,8 +540,8 @@ typedef struct tegroup_gemm_desc {
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     tegroup_scalars alpha, beta;
-    tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The operand
-                                           must be ragged in rows alone, in one buffer, and have no starts of its own */
+    tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
+                                           operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */
@@ -591,6 +591,7 @@ typedef struct tegroup_problem {
     int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
     tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
     int32_t         irregular;         /* 1: n or k may differ between groups                                  */
+    int32_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
     tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
@@ -643,6 +644,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_F64          128u   /* COMPUTE_F64                         */
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
+#define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {
@@ -1629,7 +1631,8 @@ typedef enum tegroup_impl_operand {
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
-    X(POINTERS_SPACE, name ".pointers_space")
+    X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
+    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,
@@ -1681,6 +1684,13 @@ static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
 static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
+}
+
+/* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
+static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
+    tegroup_tensor stored = *t;
+    if (gather->rows > 0 && t->shape.rows > 0) stored.shape.rows = gather->rows;
+    return stored;
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
@@ -1844,6 +1854,19 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
     return tegroup_impl_check_data(t, operand, level, error);
+}
+
+/* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
+static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                      tegroup_impl_operand operand, tegroup_error *error) {
+    if (t->shape.rows == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "must be set with slot_of_row", 1, 0);
+    TEGROUP_IMPL_RULE(gather->slot_of_row || gather->rows == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
+    return TEGROUP_OK;
 }
 
 /* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
@@ -2477,6 +2500,34 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     return TEGROUP_OK;
 }
 
+/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
+static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                       tegroup_impl_operand operand, tegroup_op op,
+                                                       tegroup_error *error) {
+    tegroup_tensor stored;
+    TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
+    TEGROUP_IMPL_RULE(gather->slots >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(GATHER_SLOTS), "must not be negative", 0,
+                      gather->slots);
+    if (gather->rows == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(operand == TEGROUP_IMPL_A || op == TEGROUP_OP_WGRAD, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "needs op WGRAD: in others b has the weights", 0, gather->rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "needs row_sizes of the operand", 0, gather->rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with col_sizes or elements of the operand: its rows must have one width", 0,
+                      gather->rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with pointers of the operand: its rows have no common numbering", 0, gather->rows);
+    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with scaling of the operand", 0, gather->rows);
+    stored = tegroup_impl_stored(t, gather);
+    TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(&stored) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "times ld must be addressable", tegroup_impl_max_bytes(),
+                      tegroup_impl_extent_bytes(&stored));
+    return TEGROUP_OK;
+}
+
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
 static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
@@ -2594,6 +2645,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, desc->op, error));
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
@@ -2640,6 +2693,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     }
     /* the side that is uniform in a regular problem */
     problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
+    problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
     problem->alpha_space = desc->alpha.space;
     problem->beta_space = desc->beta.space;
     problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;
@@ -2667,7 +2722,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
     static const tegroup_backend_rule table[] = {
         /* backend, SM from, to, cuBLASLt from, operands, results, scalings, features, alignment, known from */
         {TEGROUP_BACKEND_SM90, 90, 90, 0, TEGROUP_IMPL_HALVES, TEGROUP_IMPL_RESULTS, TEGROUP_IMPL_SC(NONE),
-         TEGROUP_IMPL_BUNDLED, 16, "TMA asks for 16-byte rows"},
+         TEGROUP_IMPL_BUNDLED | TEGROUP_FEATURE_GATHER, 16, "TMA asks for 16-byte rows"},
         {TEGROUP_BACKEND_CUBLASLT_GROUPED, 100, 110, 130300, TEGROUP_IMPL_DT(F16),
          TEGROUP_IMPL_DT(F16) | TEGROUP_IMPL_DT(F32), TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_CUBLASLT | TEGROUP_FEATURE_DEVICE_SIZES, 0, "TransformerEngine pull request 2765"},
@@ -2697,7 +2752,7 @@ TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
          "cuBLAS documentation, cublasLtMatmul"},
         {TEGROUP_BACKEND_CPU, 0, 0, 0, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_FLOATS, TEGROUP_IMPL_SC(NONE),
          TEGROUP_IMPL_COMMON | TEGROUP_FEATURE_HOST_SIZES | TEGROUP_FEATURE_HOST_MEMORY | TEGROUP_FEATURE_IRREGULAR
-             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64,
+             | TEGROUP_FEATURE_BIAS | TEGROUP_FEATURE_TAIL | TEGROUP_FEATURE_F64 | TEGROUP_FEATURE_GATHER,
          0, "plain C"},
     };
 #undef TEGROUP_IMPL_CUBLASLT
@@ -3274,6 +3329,11 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     }
     TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
                       "and other columns must not differ between groups", 0, 1);
+    for (i = 0; i < 2; i++)
+        TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
+                          "must be 0: the backend reads rows in their order, from a permuted copy", 0,
+                          i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
     for (i = 0; i < 5; i++) {
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
@@ -3585,7 +3645,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
     char *base;
-    int64_t first; /* element of base where the group begins */
+    int64_t first; /* element of base where the group begins, unless its rows are gathered */
     int64_t rows, cols, ld;
     int64_t row0; /* number of its first row among all rows */
 } tegroup_impl_block;
@@ -3614,7 +3674,15 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, 
 /* The row of its data that row r of a gathered operand is; -1: of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
     const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
-    return row < gather->rows ? row : -1;
+    return row >= 0 && row < gather->rows ? row : -1;
+}
+
+/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
+    int64_t row;
+    if (gather->rows == 0) return block->first + r * block->ld;
+    row = tegroup_impl_gathered(gather, block->row0 + r);
+    return row < 0 ? -1 : row * block->ld;
 }
 
 /* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
@@ -3778,6 +3846,27 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
 
 /* ==== [30] CPU GEMM ==== */
 
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
+ * where along_k is set what is summed over. */
+static inline void tegroup_impl_cpu_pack_gathered_f32(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                       int along_k, int32_t count, int32_t k, int32_t width,
+                                                       float *panel) {
+    float x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    if (count % width != 0)
+        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(float));
+    for (r = 0; r < rows; r++) {
+        int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        if (at < 0) memset(x, 0, (size_t)cols * sizeof(float));
+        else tegroup_impl_load_row_f32(dtype, block->base, at + col, 1, cols, x);
+        if (along_k)
+            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
+        else
+            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+    }
+}
+
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, float *scratch) {
@@ -3787,14 +3876,23 @@ static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc,
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     float alpha = (float)p->alpha, beta = (float)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int wgrad = desc->op == TEGROUP_OP_WGRAD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(float));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
-                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f32, b);
+        if (desc->gather_a.rows > 0)
+            tegroup_impl_cpu_pack_gathered_f32(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
+                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else
+            tegroup_impl_cpu_pack_f32(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        if (desc->gather_b.rows > 0)
+            tegroup_impl_cpu_pack_gathered_f32(desc->b.dtype, &desc->gather_b, &p->b, k0, j0, 1, n, k,
+                                                TEGROUP_IMPL_MICRO_N_f32, b);
+        else
+            tegroup_impl_cpu_pack_f32(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                       p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f32, b);
         tegroup_impl_cpu_block_f32(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
@@ -3828,14 +3926,36 @@ static inline void tegroup_impl_cpu_bias_grad_f32(const tegroup_gemm_desc *desc,
         float scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_f32(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
                          : 1;
+        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * tegroup_impl_load_f32(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f32(desc->a.dtype, p->a.base, at + j0 + j));
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
         for (j = 0; j < n; j++)
             sums[j] += tegroup_impl_load_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0 + j);
     tegroup_impl_store_row_f32(desc->bias.dtype, p->bias.base, p->bias.first + j0, 1, n, sums);
+}
+
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
+ * where along_k is set what is summed over. */
+static inline void tegroup_impl_cpu_pack_gathered_f64(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                       int along_k, int32_t count, int32_t k, int32_t width,
+                                                       double *panel) {
+    double x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    if (count % width != 0)
+        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(double));
+    for (r = 0; r < rows; r++) {
+        int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        if (at < 0) memset(x, 0, (size_t)cols * sizeof(double));
+        else tegroup_impl_load_row_f64(dtype, block->base, at + col, 1, cols, x);
+        if (along_k)
+            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
+        else
+            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+    }
 }
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
@@ -3847,14 +3967,23 @@ static inline void tegroup_impl_cpu_gemm_tile_f64(const tegroup_gemm_desc *desc,
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     double alpha = (double)p->alpha, beta = (double)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int wgrad = desc->op == TEGROUP_OP_WGRAD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(double));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
-                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f64, b);
+        if (desc->gather_a.rows > 0)
+            tegroup_impl_cpu_pack_gathered_f64(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
+                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else
+            tegroup_impl_cpu_pack_f64(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        if (desc->gather_b.rows > 0)
+            tegroup_impl_cpu_pack_gathered_f64(desc->b.dtype, &desc->gather_b, &p->b, k0, j0, 1, n, k,
+                                                TEGROUP_IMPL_MICRO_N_f64, b);
+        else
+            tegroup_impl_cpu_pack_f64(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                       p->b_k, n, k, TEGROUP_IMPL_MICRO_N_f64, b);
         tegroup_impl_cpu_block_f64(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
@@ -3888,8 +4017,9 @@ static inline void tegroup_impl_cpu_bias_grad_f64(const tegroup_gemm_desc *desc,
         double scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_f64(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
                          : 1;
+        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * tegroup_impl_load_f64(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_f64(desc->a.dtype, p->a.base, at + j0 + j));
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)
@@ -4025,6 +4155,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
     TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
     TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
+    TEGROUP_IMPL_SAME_EACH(gathered, 2, GATHER_ROWS);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
@@ -4076,14 +4207,21 @@ static inline tegroup_impl_region tegroup_impl_snapshot_region(const tegroup_ten
     return tegroup_impl_region_of(t->shape.snapshot, (int64_t)layout.total_bytes, "must not overlap a snapshot");
 }
 
+static inline tegroup_impl_region tegroup_impl_index_region(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const char *rule) {
+    return tegroup_impl_region_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, rule);
+}
+
 /* Outputs (d, in a wgrad bias, and the workspace) against everything else that the call touches. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias, *tensors[5];
+    const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
+                         b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     static const char *const words[5] = {"must not overlap a", "must not overlap b",
                                          "must not overlap c, unless it is c with the same ld", "must not overlap d",
                                          "must not overlap bias"};
-    tegroup_impl_region regions[7];
+    tegroup_impl_region regions[9];
     tegroup_check_level level = desc->check_level;
     const void *workspace = desc->workspace;
     int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
@@ -4095,8 +4233,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
     int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
     int32_t i;
-    tensors[TEGROUP_IMPL_A] = &desc->a;
-    tensors[TEGROUP_IMPL_B] = &desc->b;
+    tensors[TEGROUP_IMPL_A] = &a;
+    tensors[TEGROUP_IMPL_B] = &b;
     tensors[TEGROUP_IMPL_C] = c;
     tensors[TEGROUP_IMPL_D] = d;
     tensors[TEGROUP_IMPL_BIAS] = bias;
@@ -4111,6 +4249,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                         "must not overlap alpha.data");
     regions[6] = tegroup_impl_region_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
                                         "must not overlap beta.data");
+    regions[7] = tegroup_impl_index_region(&desc->gather_a, &desc->a, "must not overlap gather_a.slot_of_row");
+    regions[8] = tegroup_impl_index_region(&desc->gather_b, &desc->b, "must not overlap gather_b.slot_of_row");
     for (i = 0; i < 5; i++)
         if (tensors[i] != d && !(tensors[i] == c && in_place))
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
@@ -4121,7 +4261,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     for (i = 0; i < 5; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
                           "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
-    for (i = 0; i < 7; i++) {
+    for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
                           0, 1);
@@ -4154,6 +4294,8 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
 
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));

@@ -18,7 +18,8 @@ typedef enum tegroup_impl_operand {
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
-    X(POINTERS_SPACE, name ".pointers_space")
+    X(POINTERS_SPACE, name ".pointers_space") X(GATHER_ROWS, "gather_" name ".rows")                               \
+    X(GATHER_SLOTS, "gather_" name ".slots") X(SLOT_OF_ROW, "gather_" name ".slot_of_row")
 /* clang-format on */
 
 #define TEGROUP_IMPL_ENUMERATE(member, path) TEGROUP_IMPL_MEMBER_##member,
@@ -70,6 +71,13 @@ static inline int64_t tegroup_impl_extent(const tegroup_tensor *t) {
 static inline int64_t tegroup_impl_extent_bytes(const tegroup_tensor *t) {
     int64_t bits = tegroup_impl_mul(tegroup_impl_extent(t), tegroup_impl_bits(t->dtype));
     return bits == INT64_MAX ? INT64_MAX : tegroup_impl_ceil_div(bits, 8);
+}
+
+/* An operand as it lies in memory: of a gathered one, all rows that it is gathered from. */
+static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const tegroup_gather *gather) {
+    tegroup_tensor stored = *t;
+    if (gather->rows > 0 && t->shape.rows > 0) stored.shape.rows = gather->rows;
+    return stored;
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
@@ -233,6 +241,19 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
     return tegroup_impl_check_data(t, operand, level, error);
+}
+
+/* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
+static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                      tegroup_impl_operand operand, tegroup_error *error) {
+    if (t->shape.rows == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "must be set with slot_of_row", 1, 0);
+    TEGROUP_IMPL_RULE(gather->slot_of_row || gather->rows == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
+                      "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
+    return TEGROUP_OK;
 }
 
 /* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */

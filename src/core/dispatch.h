@@ -46,6 +46,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
     TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
     TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
+    TEGROUP_IMPL_SAME_EACH(gathered, 2, GATHER_ROWS);
     TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
     TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
@@ -97,14 +98,21 @@ static inline tegroup_impl_region tegroup_impl_snapshot_region(const tegroup_ten
     return tegroup_impl_region_of(t->shape.snapshot, (int64_t)layout.total_bytes, "must not overlap a snapshot");
 }
 
+static inline tegroup_impl_region tegroup_impl_index_region(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                            const char *rule) {
+    return tegroup_impl_region_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, rule);
+}
+
 /* Outputs (d, in a wgrad bias, and the workspace) against everything else that the call touches. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                          tegroup_error *error) {
     const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias, *tensors[5];
+    const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
+                         b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     static const char *const words[5] = {"must not overlap a", "must not overlap b",
                                          "must not overlap c, unless it is c with the same ld", "must not overlap d",
                                          "must not overlap bias"};
-    tegroup_impl_region regions[7];
+    tegroup_impl_region regions[9];
     tegroup_check_level level = desc->check_level;
     const void *workspace = desc->workspace;
     int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
@@ -116,8 +124,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
     int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
     int32_t i;
-    tensors[TEGROUP_IMPL_A] = &desc->a;
-    tensors[TEGROUP_IMPL_B] = &desc->b;
+    tensors[TEGROUP_IMPL_A] = &a;
+    tensors[TEGROUP_IMPL_B] = &b;
     tensors[TEGROUP_IMPL_C] = c;
     tensors[TEGROUP_IMPL_D] = d;
     tensors[TEGROUP_IMPL_BIAS] = bias;
@@ -132,6 +140,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                         "must not overlap alpha.data");
     regions[6] = tegroup_impl_region_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
                                         "must not overlap beta.data");
+    regions[7] = tegroup_impl_index_region(&desc->gather_a, &desc->a, "must not overlap gather_a.slot_of_row");
+    regions[8] = tegroup_impl_index_region(&desc->gather_b, &desc->b, "must not overlap gather_b.slot_of_row");
     for (i = 0; i < 5; i++)
         if (tensors[i] != d && !(tensors[i] == c && in_place))
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
@@ -142,7 +152,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     for (i = 0; i < 5; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
                           "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
-    for (i = 0; i < 7; i++) {
+    for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
                           0, 1);
@@ -175,6 +185,8 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
 
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));

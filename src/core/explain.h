@@ -136,6 +136,11 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     }
     TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
                       "and other columns must not differ between groups", 0, 1);
+    for (i = 0; i < 2; i++)
+        TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
+                          "must be 0: the backend reads rows in their order, from a permuted copy", 0,
+                          i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
     for (i = 0; i < 5; i++) {
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,

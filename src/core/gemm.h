@@ -72,8 +72,8 @@ typedef struct tegroup_gemm_desc {
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
     tegroup_scalars alpha, beta;
-    tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The operand
-                                           must be ragged in rows alone, in one buffer, and have no starts of its own */
+    tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
+                                           operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
     tegroup_compute compute;     /* the type of the sums                                                          */

@@ -16,6 +16,7 @@ typedef struct tegroup_problem {
     int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
     tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
     int32_t         irregular;         /* 1: n or k may differ between groups                                  */
+    int32_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
     tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
     int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
@@ -68,6 +69,7 @@ typedef struct tegroup_backend_rule {
 #define TEGROUP_FEATURE_F64          128u   /* COMPUTE_F64                         */
 #define TEGROUP_FEATURE_HOST_MEMORY  256u   /* operands in host memory             */
 #define TEGROUP_FEATURE_SM_LIMIT     512u   /* sm_limit is kept to                 */
+#define TEGROUP_FEATURE_GATHER      1024u   /* rows of a and b picked by an index  */
 
 /* A known-bad combination of library, machine and case. */
 typedef enum tegroup_quirk_action {

@@ -63,6 +63,34 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc 
     return TEGROUP_OK;
 }
 
+/* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
+static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
+                                                       tegroup_impl_operand operand, tegroup_op op,
+                                                       tegroup_error *error) {
+    tegroup_tensor stored;
+    TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
+    TEGROUP_IMPL_RULE(gather->slots >= 0, ERROR_VALUE, TEGROUP_IMPL_PATH(GATHER_SLOTS), "must not be negative", 0,
+                      gather->slots);
+    if (gather->rows == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(operand == TEGROUP_IMPL_A || op == TEGROUP_OP_WGRAD, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "needs op WGRAD: in others b has the weights", 0, gather->rows);
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "needs row_sizes of the operand", 0, gather->rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with col_sizes or elements of the operand: its rows must have one width", 0,
+                      gather->rows);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with pointers of the operand: its rows have no common numbering", 0, gather->rows);
+    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_COMBINATION, TEGROUP_IMPL_PATH(GATHER_ROWS),
+                      "does not go with scaling of the operand", 0, gather->rows);
+    stored = tegroup_impl_stored(t, gather);
+    TEGROUP_IMPL_RULE(tegroup_impl_extent_bytes(&stored) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
+                      TEGROUP_IMPL_PATH(GATHER_ROWS), "times ld must be addressable", tegroup_impl_max_bytes(),
+                      tegroup_impl_extent_bytes(&stored));
+    return TEGROUP_OK;
+}
+
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
 static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
@@ -180,6 +208,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, desc->op, error));
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
@@ -226,6 +256,8 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     }
     /* the side that is uniform in a regular problem */
     problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
+    problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
     problem->alpha_space = desc->alpha.space;
     problem->beta_space = desc->beta.space;
     problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;

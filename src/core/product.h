@@ -3,7 +3,7 @@
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
     char *base;
-    int64_t first; /* element of base where the group begins */
+    int64_t first; /* element of base where the group begins, unless its rows are gathered */
     int64_t rows, cols, ld;
     int64_t row0; /* number of its first row among all rows */
 } tegroup_impl_block;
@@ -32,7 +32,15 @@ TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, 
 /* The row of its data that row r of a gathered operand is; -1: of zeros. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
     const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
-    return row < gather->rows ? row : -1;
+    return row >= 0 && row < gather->rows ? row : -1;
+}
+
+/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
+    int64_t row;
+    if (gather->rows == 0) return block->first + r * block->ld;
+    row = tegroup_impl_gathered(gather, block->row0 + r);
+    return row < 0 ? -1 : row * block->ld;
 }
 
 /* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */

@@ -1,6 +1,27 @@
 /* ---- CPU GEMM ---- */
 
 /* @each-real */
+/* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
+ * where along_k is set what is summed over. */
+static inline void tegroup_impl_cpu_pack_gathered_FSUF(tegroup_dtype dtype, const tegroup_gather *gather,
+                                                       const tegroup_impl_block *block, int64_t row, int64_t col,
+                                                       int along_k, int32_t count, int32_t k, int32_t width,
+                                                       REAL *panel) {
+    REAL x[TEGROUP_IMPL_CPU_TILE_N > TEGROUP_IMPL_CPU_TILE_K ? TEGROUP_IMPL_CPU_TILE_N : TEGROUP_IMPL_CPU_TILE_K];
+    int32_t rows = along_k ? k : count, cols = along_k ? count : k, r, j;
+    if (count % width != 0)
+        memset(panel + (int64_t)(count / width) * k * width, 0, (size_t)k * (size_t)width * sizeof(REAL));
+    for (r = 0; r < rows; r++) {
+        int64_t at = tegroup_impl_row_at(gather, block, row + r);
+        if (at < 0) memset(x, 0, (size_t)cols * sizeof(REAL));
+        else tegroup_impl_load_row_FSUF(dtype, block->base, at + col, 1, cols, x);
+        if (along_k)
+            for (j = 0; j < cols; j++) panel[(int64_t)(j / width) * k * width + r * width + j % width] = x[j];
+        else
+            for (j = 0; j < cols; j++) panel[(int64_t)(r / width) * k * width + j * width + r % width] = x[j];
+    }
+}
+
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
                                                    int64_t i0, int64_t j0, REAL *scratch) {
@@ -10,14 +31,23 @@ static inline void tegroup_impl_cpu_gemm_tile_FSUF(const tegroup_gemm_desc *desc
             n = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_N, p->n - j0), i, j;
     REAL alpha = (REAL)p->alpha, beta = (REAL)p->beta, scale = 1;
     int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->op == TEGROUP_OP_FORWARD;
+    int wgrad = desc->op == TEGROUP_OP_WGRAD;
     int64_t k0;
     memset(sums, 0, (size_t)(m + TEGROUP_IMPL_MICRO_M) * TEGROUP_IMPL_CPU_TILE_N * sizeof(REAL));
     for (k0 = 0; k0 < p->k; k0 += TEGROUP_IMPL_CPU_TILE_K) {
         int32_t k = (int32_t)tegroup_impl_min(TEGROUP_IMPL_CPU_TILE_K, p->k - k0);
-        tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
-                                   p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
-        tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
-                                   p->b_k, n, k, TEGROUP_IMPL_MICRO_N_FSUF, b);
+        if (desc->gather_a.rows > 0)
+            tegroup_impl_cpu_pack_gathered_FSUF(desc->a.dtype, &desc->gather_a, &p->a, wgrad ? k0 : i0, wgrad ? i0 : k0,
+                                                wgrad, m, k, TEGROUP_IMPL_MICRO_M, a);
+        else
+            tegroup_impl_cpu_pack_FSUF(desc->a.dtype, p->a.base, p->a.first + i0 * p->a_line + k0 * p->a_k, p->a_line,
+                                       p->a_k, m, k, TEGROUP_IMPL_MICRO_M, a);
+        if (desc->gather_b.rows > 0)
+            tegroup_impl_cpu_pack_gathered_FSUF(desc->b.dtype, &desc->gather_b, &p->b, k0, j0, 1, n, k,
+                                                TEGROUP_IMPL_MICRO_N_FSUF, b);
+        else
+            tegroup_impl_cpu_pack_FSUF(desc->b.dtype, p->b.base, p->b.first + j0 * p->b_line + k0 * p->b_k, p->b_line,
+                                       p->b_k, n, k, TEGROUP_IMPL_MICRO_N_FSUF, b);
         tegroup_impl_cpu_block_FSUF(m, n, k, a, b, sums);
     }
     for (i = 0; i < m; i++) {
@@ -51,8 +81,9 @@ static inline void tegroup_impl_cpu_bias_grad_FSUF(const tegroup_gemm_desc *desc
         REAL scale = desc->row_scale_dtype != TEGROUP_DTYPE_UNSET
                          ? tegroup_impl_load_FSUF(desc->row_scale_dtype, desc->row_scale, p->a.row0 + r)
                          : 1;
+        int64_t at = tegroup_impl_row_at(&desc->gather_a, &p->a, r);
         for (j = 0; j < n; j++)
-            sums[j] += scale * tegroup_impl_load_FSUF(desc->a.dtype, p->a.base, p->a.first + r * p->a.ld + j0 + j);
+            sums[j] += scale * (at < 0 ? 0 : tegroup_impl_load_FSUF(desc->a.dtype, p->a.base, at + j0 + j));
     }
     if (desc->accumulate && p->a.rows == 0) return; /* untouched, bit for bit */
     if (desc->accumulate)

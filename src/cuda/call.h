@@ -103,7 +103,8 @@ static __global__ void __launch_bounds__(128)
     if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
     float sum = 0;
     for (int64_t r = 0; r < p.a.rows; r++) {
-        float x = tegroup_impl_load_f32(desc.a.dtype, p.a.base, p.a.first + r * p.a.ld + j);
+        const int64_t at = tegroup_impl_row_at(&desc.gather_a, &p.a, r);
+        float x = at < 0 ? 0.0f : tegroup_impl_load_f32(desc.a.dtype, p.a.base, at + j);
         float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                           ? 1.0f
                           : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);

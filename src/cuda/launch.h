@@ -25,14 +25,12 @@ static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     return device;
 }
 
-/* The deep check of an operand in device memory: the driver knows its address as the current device's. */
-static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
+/* The deep check of device memory: the driver knows its address as the current device's. */
+static inline tegroup_status tegroup_impl_cuda_check_address(const void *address, const char *field,
                                                              tegroup_error *error) {
     cudaPointerAttributes attributes;
     int device = -1;
-    const void *address = tegroup_impl_listed(t) ? (const void *)t->pointers : t->data;
-    const char *field = tegroup_impl_listed(t) ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA);
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !address || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (!address) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_cuda_status(cudaGetDevice(&device), "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaPointerGetAttributes(&attributes, address), field,
@@ -44,9 +42,25 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                             tegroup_error *error) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    return tegroup_impl_listed(t)
+               ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
+               : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
+}
+
+static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, tegroup_impl_operand operand,
+                                                           tegroup_error *error) {
+    return tegroup_impl_cuda_check_address(gather->rows > 0 ? gather->slot_of_row : NULL,
+                                           TEGROUP_IMPL_PATH(SLOT_OF_ROW), error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, TEGROUP_IMPL_A, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
     return tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error);

@@ -302,6 +302,7 @@ typedef struct spec {
     int rounds_product;          /* 1: alpha times the sum may be rounded to out before C is added */
     int aligned;                 /* 1: buffers and padded groups begin at multiples of 16 bytes     */
     int32_t lists;               /* bit 0 a, 1 b, 2 c, 3 d, 4 bias                                  */
+    int32_t gather;              /* bit 0 a, 1 b (WGRAD): rows picked by an index; ragged in rows alone */
     int alpha, beta;             /* SCALARS_*                                                       */
     c_kind c;
     int bias;                    /* 1 = with bias (WGRAD: bias gradient)                            */
@@ -317,6 +318,9 @@ typedef struct grid {
     tegroup_dtype dtype;
     int64_t *rows, *cols, *ld;
     unsigned char **at;
+    int64_t *picked; /* [capacity] row of data that each row is, -1 = zeros; NULL = its own */
+    int64_t *row0;   /* [groups] number of each group's first row, where picked             */
+    tegroup_gather gather;
     void *snapshot; /* owned here: to be prepared; NULL = none or another grid's */
 } grid;
 
@@ -338,7 +342,11 @@ SUPPORT int64_t group_n(const spec *s, int32_t g) { return s->ng == NULL ? s->n 
 SUPPORT int64_t group_k(const spec *s, int32_t g) { return s->kg == NULL ? s->k : s->kg[g]; }
 SUPPORT int group_skipped(const spec *s, int32_t g) { return s->m != NULL && s->m[g] < 0; }
 
-SUPPORT double value_at(const grid *t, int32_t g, int64_t r, int64_t c) { return load(t->dtype, t->at[g], r * t->ld[g] + c); }
+SUPPORT double value_at(const grid *t, int32_t g, int64_t r, int64_t c) {
+    if (t->picked == NULL) return load(t->dtype, t->at[g], r * t->ld[g] + c);
+    r = t->picked[t->row0[g] + r];
+    return r < 0 ? 0 : load(t->dtype, t->tensor.data, r * t->ld[g] + c);
+}
 
 SUPPORT rng row_rng(const spec *s, char role, int32_t g, int64_t row) {
     uint64_t state = s->seed * 31 + (uint64_t)role;
@@ -406,10 +414,39 @@ SUPPORT tegroup_sizes place_rows(problem *p) {
     return sizes;
 }
 
+/* An index for a tensor's rows, of groups that begin at start: rows that many share and rows that nobody picks, slots that are
+ * negative or too large among them. Rows that no group owns pick one that nobody else does. */
+SUPPORT void gather_make(const spec *s, grid *t, const int64_t *start, int64_t capacity, const int64_t *rows, char role) {
+    rng r = row_rng(s, role, 0, -1);
+    tegroup_gather *gather = &t->gather;
+    int64_t *slot_of_row = (int64_t *)guarded((size_t)capacity * 8), slots = rng_int(&r, 1, 4);
+    int zeros = rng_chance(&r, 70); /* per cent of problems that have rows of zeros */
+    gather->slot_of_row = slot_of_row;
+    gather->rows = rng_chance(&r, 10) ? 2 : 2 + rng_int(&r, 0, capacity * 2); /* the last is the one that nobody picks */
+    gather->slots = slots == 1 && rng_chance(&r, 50) ? 0 : slots;
+    t->picked = (int64_t *)scratch((size_t)capacity * 8);
+    t->row0 = (int64_t *)scratch((size_t)s->groups * 8);
+    for (int64_t i = 0; i < capacity; i++) {
+        slot_of_row[i] = gather->rows * slots - 1;
+        t->picked[i] = gather->rows - 1;
+    }
+    for (int32_t g = 0; g < s->groups; g++) {
+        t->row0[g] = start[g];
+        for (int64_t i = start[g]; i < start[g] + rows[g]; i++) {
+            slot_of_row[i] = rng_int(&r, 0, (gather->rows - 1) * slots - 1);
+            t->picked[i] = slot_of_row[i] / slots;
+            if (!zeros || !rng_chance(&r, 15)) continue;
+            slot_of_row[i] = rng_chance(&r, 60) ? -1 : rng_chance(&r, 50) ? gather->rows * slots + rng_int(&r, 0, 3)
+                           : rng_chance(&r, 50) ? INT64_MAX : INT64_MIN;
+            t->picked[i] = -1;
+        }
+    }
+}
+
 /* One tensor: rows[g] x cols[g], with cols NULL when all have `width`. sizes and start are those of its rows when
  * ragged; uniform otherwise. */
 SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes sizes, const int64_t *start, int64_t capacity,
-                       const int64_t *rows, const int64_t *cols, int64_t width, int list) {
+                       const int64_t *rows, const int64_t *cols, int64_t width, int list, int gathered) {
     const spec *s = &p->s;
     int32_t G = s->groups;
     tegroup_shape *shape = &t->tensor.shape;
@@ -435,6 +472,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         shape->col_sizes.data = index_array(sizes.dtype, cols, G);
         if (s->pack == PACK_LD) t->tensor.ld = ld;
     }
+    if (gathered) gather_make(s, t, start, capacity, rows, (char)gathered);
     if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (s->aligned ? 8 : 5);
     for (int32_t g = 0; g < G; g++) {
         t->rows[g] = rows[g];
@@ -446,6 +484,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         if (cols != NULL && s->pack != PACK_LD) elements += rows[g] * cols[g];
     }
     if (!ragged) elements = G == 0 ? 0 : offset[G - 1] + (capacity > 0 ? (capacity - 1) * ld + width : 0);
+    else if (gathered) elements = capacity > 0 ? (t->gather.rows - 1) * ld + width : 0;
     else if (cols == NULL || s->pack == PACK_LD) elements = capacity > 0 ? (capacity - 1) * ld + width : 0;
     else elements += 2;
     if (cols != NULL) shape->elements = elements;
@@ -470,7 +509,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         t->tensor.pointers_space = TEGROUP_SPACE_HOST;
     } else {
         t->tensor.data = elements_new(dtype, elements, s->aligned);
-        for (int32_t g = 0; g < G; g++) t->at[g] = (unsigned char *)t->tensor.data + offset[g] * element;
+        for (int32_t g = 0; g < G; g++) t->at[g] = (unsigned char *)t->tensor.data + (gathered ? 0 : offset[g] * element);
     }
     if (ragged) {
         tegroup_layout layout;
@@ -483,7 +522,14 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
 
 SUPPORT void grid_fill(const problem *p, grid *t, char role, fill_kind kind, int rows_have_numbers) {
     const spec *s = &p->s;
-    for (int32_t g = 0; g < s->groups; g++)
+    if (t->picked != NULL) /* what nobody picks stays poison */
+        for (int32_t g = 0; g < s->groups; g++)
+            for (int64_t i = t->row0[g]; i < t->row0[g] + t->rows[g]; i++) {
+                int64_t row = t->picked[i];
+                rng r = row_rng(s, role, 0, row);
+                if (row >= 0) fill(&r, kind, t->dtype, (unsigned char *)t->tensor.data + row * t->ld[g] * (int64_t)size_of(t->dtype), 1, t->cols[g], 0);
+            }
+    for (int32_t g = 0; g < s->groups && t->picked == NULL; g++)
         for (int64_t row = 0; row < t->rows[g]; row++) {
             rng r = row_rng(s, role, g, row + (rows_have_numbers && s->row_first != NULL ? s->row_first[g] : 0));
             fill(&r, kind, t->dtype, t->at[g] + row * t->ld[g] * (int64_t)size_of(t->dtype), 1, t->cols[g], 0);
@@ -554,17 +600,17 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     const int64_t *acols = s->op == TEGROUP_OP_FORWARD ? s->kg : s->ng, *dcols = dgrad ? s->kg : s->ng;
     int64_t awidth = s->op == TEGROUP_OP_FORWARD ? s->k : s->n, dwidth = dgrad ? s->k : s->n;
     int64_t capacity = s->m == NULL ? s->rows_each : p->capacity;
-    grid_make(p, &p->a, s->in, rows, p->start, capacity, m, acols, awidth, bit & 1);
+    grid_make(p, &p->a, s->in, rows, p->start, capacity, m, acols, awidth, bit & 1, s->gather & 1 ? 'x' : 0);
     if (wgrad) {
-        grid_make(p, &p->b, s->in, rows, p->start, capacity, m, s->kg, s->k, bit & 2);
-        grid_make(p, &p->d, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 8);
-        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4);
+        grid_make(p, &p->b, s->in, rows, p->start, capacity, m, s->kg, s->k, bit & 2, s->gather & 2 ? 'y' : 0);
+        grid_make(p, &p->d, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 8, 0);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, wsizes, wstart, wrows, n, s->kg, s->k, bit & 4, 0);
     } else {
-        grid_make(p, &p->b, s->in, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2);
-        grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8);
-        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 4);
+        grid_make(p, &p->b, s->in, wsizes, wstart, wrows, n, s->kg, s->k, bit & 2, 0);
+        grid_make(p, &p->d, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 8, 0);
+        if (s->c == C_SEPARATE) grid_make(p, &p->c, s->out, rows, p->start, capacity, m, dcols, dwidth, bit & 4, 0);
     }
-    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, none, NULL, 1, one, NULL, s->n, bit & 16);
+    if (s->bias) grid_make(p, &p->bias, s->bias_dtype, none, NULL, 1, one, NULL, s->n, bit & 16, 0);
     for (int32_t g = 0; s->bias && g < G; g++) p->bias.cols[g] = group_n(s, g); /* a row is as wide as the widest group */
     if (s->c == C_IN_PLACE) { p->c = p->d; p->c.snapshot = NULL; }
 
@@ -575,6 +621,7 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     d->op = s->op;
     d->space = TEGROUP_SPACE_HOST;
     d->a = p->a.tensor; d->b = p->b.tensor; d->d = p->d.tensor;
+    d->gather_a = p->a.gather; d->gather_b = p->b.gather;
     if (s->c == C_SEPARATE || s->c == C_IN_PLACE) d->c = p->c.tensor;
     if (s->bias) d->bias = p->bias.tensor;
     d->alpha = scalars_make(p, 'A', s->alpha, &p->alpha);
@@ -851,6 +898,13 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
     if (s.row_scale_dtype != TEGROUP_DTYPE_UNSET) s.lists &= ~1; /* rows of a list have no common numbering */
     if (s.c == C_IN_PLACE) s.lists = (s.lists & ~4) | ((s.lists & 8) >> 1);
     return s;
+}
+
+/* A third of the problems that can be get an operand, or in a wgrad both, whose rows an index picks. */
+SUPPORT void random_gather(rng *r, spec *s) {
+    const int64_t *acols = s->op == TEGROUP_OP_FORWARD ? s->kg : s->ng;
+    int32_t can = s->m == NULL ? 0 : (acols == NULL && !(s->lists & 1) ? 1 : 0) | (s->op == TEGROUP_OP_WGRAD && s->kg == NULL && !(s->lists & 2) ? 2 : 0);
+    if (rng_chance(r, 33)) s->gather = can & (s->op == TEGROUP_OP_WGRAD ? (int32_t)rng_int(r, 1, 3) : 1);
 }
 
 /* Widths rounded up to multiples of eight. */

@@ -38,9 +38,9 @@ static const char *run_and_check(const spec *s) {
         else if (disturbed != 0) wrong = "bytes changed that are not the result's";
     }
     if (wrong[0] != 0)
-        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d alpha %d beta %d c %d bias %d seed %llu\n",
+        fprintf(stderr, "%s: op %d groups %d n %ld k %ld encoding %d place %d pack %d ng %d kg %d in %d out %d compute %d pad %ld lists %d gather %d alpha %d beta %d c %d bias %d seed %llu\n",
                 wrong, (int)s->op, s->groups, (long)s->n, (long)s->k, (int)s->encoding, (int)s->place, (int)s->pack, s->ng != NULL, s->kg != NULL,
-                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
+                (int)s->in, (int)s->out, (int)s->compute, (long)s->pad, s->lists, s->gather, s->alpha, s->beta, (int)s->c, s->bias, (unsigned long long)s->seed);
     problem_release(&p);
     return wrong;
 }
@@ -99,6 +99,7 @@ UTEST(gemm, random_problems) {
     for (int64_t i = scaled(1500); i > 0; i--) {
         void *mark = guards_mark();
         spec s = random_spec(&r, ops[rng_int(&r, 0, 2)], 60, 90);
+        random_gather(&r, &s);
         ASSERT_STREQ("", run_and_check(&s));
         guards_release(mark);
     }
@@ -131,6 +132,7 @@ UTEST(gemm, tile_edges) {
             if (i < ns) s.n = n[(i * 5) % ns];
             if (i < ks) s.k = k[(i * 7) % ks];
             if (s.in != TEGROUP_DTYPE_F64) s.out = TEGROUP_DTYPE_F32;
+            random_gather(&r, &s);
             ASSERT_STREQ("", run_and_check(&s));
             guards_release(mark);
         }
