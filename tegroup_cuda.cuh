@@ -2954,7 +2954,7 @@ enum {
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
     TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024, /* and to align the others by */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
     TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
@@ -3012,7 +3012,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
     uint64_t written[2][SHAPE::SLABS]; /* results are in it */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
-    int32_t picked_a[128], picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
+    int32_t picked_a[128],
+        picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
 
 #if TEGROUP_IMPL_HOPPER
@@ -3282,7 +3283,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* One warp, where rows are picked: each lane copies chunks of them. Copies have LAG steps to arrive before their warp waits for
      * them and says so; the other operand comes by TMA. */
     __device__ __forceinline__ void load_gathered() const {
-        constexpr int LAG = STAGES > 3 ? 2 : 1; /* two stages less than the ring's: a stage is free when the next one is there */
+        constexpr int LAG =
+            STAGES > 3 ? 2 : 1; /* two stages less than the ring's: a stage is free when the next one is there */
         const tegroup_gemm_desc &desc = call.call.desc;
         const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
         const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
@@ -3291,14 +3293,18 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            if (!wgrad) pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M, rest->picked_a);
+            if (!wgrad)
+                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
+                     rest->picked_a);
             for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 if (wgrad && a)
-                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES, rest->picked_a);
+                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_a);
                 if (b)
-                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES, rest->picked_b);
+                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_b);
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
                 if (lane() == 0) {
                     tegroup_impl_barrier_expect(full, bytes);
@@ -3311,7 +3317,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                         copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
                 if (b)
                     for (int j = 0; j < SHAPE::COLS; j += 64)
-                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES, to + SHAPE::A_BYTES + j * 128);
+                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES,
+                                  to + SHAPE::A_BYTES + j * 128);
                 tegroup_impl_cp_commit();
                 tegroup_impl_cp_wait<LAG>();
                 if (step >= LAG) arrived(step - LAG);
@@ -3343,8 +3350,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll 4
         for (int i = lane() / 8; i < count; i += 4) {
             const int32_t row = picked[i];
-            tegroup_impl_cp_async(to + (uint32_t)(i * 128 + (chunk ^ (i & 7)) * 16), from + (row < 0 ? 0 : row * row_bytes),
-                                  row < 0 ? 0 : bytes);
+            tegroup_impl_cp_async(to + (uint32_t)(i * 128 + (chunk ^ (i & 7)) * 16),
+                                  from + (row < 0 ? 0 : row * row_bytes), row < 0 ? 0 : bytes);
         }
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
