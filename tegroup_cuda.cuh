@@ -3280,18 +3280,23 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
         }
     }
-    /* One warp, where rows are picked: each lane copies chunks of them. Copies have LAG steps to arrive before their warp waits for
-     * them and says so; the other operand comes by TMA. */
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
+     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
+     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * not found ahead without end. */
     __device__ __forceinline__ void load_gathered() const {
-        constexpr int LAG =
-            STAGES > 3 ? 2 : 1; /* two stages less than the ring's: a stage is free when the next one is there */
+        constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
         const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
         const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
-        uint32_t step = 0;
+        uint32_t step = 0, said = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
+            if (item.k <= 0 || item.group < 0) {
+                tegroup_impl_cp_wait<0>();
+                for (; said < step; said++) arrived(said);
+            }
             if (item.group < 0) break;
             if (!wgrad)
                 pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
@@ -3321,11 +3326,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                   to + SHAPE::A_BYTES + j * 128);
                 tegroup_impl_cp_commit();
                 tegroup_impl_cp_wait<LAG>();
-                if (step >= LAG) arrived(step - LAG);
+                for (; said + LAG <= step; said++) arrived(said);
             }
         }
-        tegroup_impl_cp_wait<0>();
-        for (uint32_t last = step < LAG ? 0 : step - LAG; last < step; last++) arrived(last);
     }
     /* What this lane copied for a step can be read by wgmma. */
     __device__ __forceinline__ void arrived(uint32_t step) const {
