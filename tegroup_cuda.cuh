@@ -2073,6 +2073,17 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
+static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
+}
+
 /* Multiplications and additions that no compiler flag rewrites or flushes. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
@@ -2946,7 +2957,8 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 1024,    /* of these for barriers and found tiles; as many to align by */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
     TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
@@ -2961,6 +2973,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -2982,10 +2995,11 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
-    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
+    static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
-    static_assert(TILE_M <= 256 && COLS <= 256, "lines of a box of TMA");
+    static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
@@ -3002,6 +3016,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
     uint64_t written[2][SHAPE::SLABS]; /* results are in it */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
+    int32_t picked_a[128],
+        picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
 
 #if TEGROUP_IMPL_HOPPER
@@ -3201,13 +3217,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 0) {
+            const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
-                tegroup_impl_barrier_init(at(&rest->full[s]), 1);
+                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), 3 + 256); /* who load and store, and who multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -3220,6 +3237,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         __syncthreads();
     }
+    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
@@ -3264,6 +3282,83 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
+        }
+    }
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
+     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
+     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * not found ahead without end. */
+    __device__ __forceinline__ void load_gathered() const {
+        constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
+        const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
+        uint32_t step = 0, said = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.k <= 0 || item.group < 0) {
+                tegroup_impl_cp_wait<0>();
+                for (; said < step; said++) arrived(said);
+            }
+            if (item.group < 0) break;
+            if (!wgrad)
+                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
+                     rest->picked_a);
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
+                               to = ring + stage * SHAPE::STAGE_BYTES;
+                if (wgrad && a)
+                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_a);
+                if (b)
+                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_b);
+                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
+                if (lane() == 0) {
+                    tegroup_impl_barrier_expect(full, bytes);
+                    if (!a) load_a(item, k0, to, full);
+                    if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
+                }
+                if (!wgrad) copy_rows(desc.a, rest->picked_a, k0, SHAPE::TILE_M, to);
+                if (wgrad && a)
+                    for (int i = 0; i < SHAPE::TILE_M; i += 64)
+                        copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
+                if (b)
+                    for (int j = 0; j < SHAPE::COLS; j += 64)
+                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES,
+                                  to + SHAPE::A_BYTES + j * 128);
+                tegroup_impl_cp_commit();
+                tegroup_impl_cp_wait<LAG>();
+                for (; said + LAG <= step; said++) arrived(said);
+            }
+        }
+    }
+    /* What this lane copied for a step can be read by wgmma. */
+    __device__ __forceinline__ void arrived(uint32_t step) const {
+        tegroup_impl_async_fence();
+        tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
+    }
+    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
+                                                int32_t *picked) {
+        __syncwarp(); /* the rows before these have been copied */
+        for (int i = lane(); i < count; i += 32)
+            picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
+        __syncwarp();
+    }
+    /* 64 columns of picked rows, swizzled as TMA would. */
+    __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
+                                              uint32_t to) const {
+        const int chunk = lane() % 8;
+        const int64_t row_bytes = tegroup_impl_ld(&t) * 2, left = (t.shape.cols - col - chunk * 8) * 2;
+        const int32_t bytes = left >= 16 ? 16 : left > 0 ? (int32_t)left : 0;
+        const char *from = (const char *)t.data + (bytes > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
+#pragma unroll 4
+        for (int i = lane() / 8; i < count; i += 4) {
+            const int32_t row = picked[i];
+            tegroup_impl_cp_async(to + (uint32_t)(i * 128 + (chunk ^ (i & 7)) * 16),
+                                  from + (row < 0 ? 0 : row * row_bytes), row < 0 ? 0 : bytes);
         }
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
@@ -3602,7 +3697,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
         if (warp == 0) block.schedule();
-        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp == 1 && block.gathers()) block.load_gathered();
+        else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();
@@ -3725,6 +3821,10 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
+    TEGROUP_IMPL_RULE(desc->gather_a.rows <= most, ERROR_UNSUPPORTED, "gather_a.rows", "must be countable in 31 bits",
+                      most, desc->gather_a.rows);
+    TEGROUP_IMPL_RULE(desc->gather_b.rows <= most, ERROR_UNSUPPORTED, "gather_b.rows", "must be countable in 31 bits",
+                      most, desc->gather_b.rows);
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
                       "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
@@ -3824,10 +3924,15 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
+    call.gathers_a = desc->gather_a.rows > 0;
+    call.gathers_b = desc->gather_b.rows > 0;
+    call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
+    if (!call.gathers_a)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
+    if (!call.gathers_b)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
@@ -3863,22 +3968,12 @@ typedef struct tegroup_impl_gpu_tile {
     int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
 } tegroup_impl_gpu_tile;
 
-/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
-static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 /* All 16, or nothing; without a branch between the instructions around it. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
         "r"(to), "l"(from)
         : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
-    asm volatile("cp.async.commit_group;\n" ::: "memory");
-}
-template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
 template <bool TRANSPOSED>

@@ -57,6 +57,17 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
+static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
+}
+
 /* Multiplications and additions that no compiler flag rewrites or flushes. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;

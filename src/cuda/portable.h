@@ -18,22 +18,12 @@ typedef struct tegroup_impl_gpu_tile {
     int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
 } tegroup_impl_gpu_tile;
 
-/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
-static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 /* All 16, or nothing; without a branch between the instructions around it. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
         "r"(to), "l"(from)
         : "memory");
-}
-static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
-    asm volatile("cp.async.commit_group;\n" ::: "memory");
-}
-template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wait(void) {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
 template <bool TRANSPOSED>

@@ -94,13 +94,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void init() const {
         if (threadIdx.x == 0) {
+            const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
-                tegroup_impl_barrier_init(at(&rest->full[s]), 1);
+                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
                 tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
             }
             for (int i = 0; i < ITEMS; i++) {
                 tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), 3 + 256); /* who load and store, and who multiply */
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
             }
             for (int w = 0; w < 2; w++) {
                 tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
@@ -113,6 +114,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         __syncthreads();
     }
+    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
     __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
         return call.ragged[operand] || call.listed[operand];
     }
@@ -157,6 +159,83 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
+        }
+    }
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
+     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
+     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * not found ahead without end. */
+    __device__ __forceinline__ void load_gathered() const {
+        constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
+        const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
+        uint32_t step = 0, said = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.k <= 0 || item.group < 0) {
+                tegroup_impl_cp_wait<0>();
+                for (; said < step; said++) arrived(said);
+            }
+            if (item.group < 0) break;
+            if (!wgrad)
+                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
+                     rest->picked_a);
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
+                               to = ring + stage * SHAPE::STAGE_BYTES;
+                if (wgrad && a)
+                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_a);
+                if (b)
+                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_b);
+                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
+                if (lane() == 0) {
+                    tegroup_impl_barrier_expect(full, bytes);
+                    if (!a) load_a(item, k0, to, full);
+                    if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
+                }
+                if (!wgrad) copy_rows(desc.a, rest->picked_a, k0, SHAPE::TILE_M, to);
+                if (wgrad && a)
+                    for (int i = 0; i < SHAPE::TILE_M; i += 64)
+                        copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
+                if (b)
+                    for (int j = 0; j < SHAPE::COLS; j += 64)
+                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES,
+                                  to + SHAPE::A_BYTES + j * 128);
+                tegroup_impl_cp_commit();
+                tegroup_impl_cp_wait<LAG>();
+                for (; said + LAG <= step; said++) arrived(said);
+            }
+        }
+    }
+    /* What this lane copied for a step can be read by wgmma. */
+    __device__ __forceinline__ void arrived(uint32_t step) const {
+        tegroup_impl_async_fence();
+        tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
+    }
+    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
+                                                int32_t *picked) {
+        __syncwarp(); /* the rows before these have been copied */
+        for (int i = lane(); i < count; i += 32)
+            picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
+        __syncwarp();
+    }
+    /* 64 columns of picked rows, swizzled as TMA would. */
+    __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
+                                              uint32_t to) const {
+        const int chunk = lane() % 8;
+        const int64_t row_bytes = tegroup_impl_ld(&t) * 2, left = (t.shape.cols - col - chunk * 8) * 2;
+        const int32_t bytes = left >= 16 ? 16 : left > 0 ? (int32_t)left : 0;
+        const char *from = (const char *)t.data + (bytes > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
+#pragma unroll 4
+        for (int i = lane() / 8; i < count; i += 4) {
+            const int32_t row = picked[i];
+            tegroup_impl_cp_async(to + (uint32_t)(i * 128 + (chunk ^ (i & 7)) * 16),
+                                  from + (row < 0 ? 0 : row * row_bytes), row < 0 ? 0 : bytes);
         }
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
@@ -495,7 +574,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
         if (warp == 0) block.schedule();
-        if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
+        if (warp == 1 && block.gathers()) block.load_gathered();
+        else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);
     } else {
         tegroup_impl_registers_take<232>();

@@ -110,6 +110,10 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
+    TEGROUP_IMPL_RULE(desc->gather_a.rows <= most, ERROR_UNSUPPORTED, "gather_a.rows", "must be countable in 31 bits",
+                      most, desc->gather_a.rows);
+    TEGROUP_IMPL_RULE(desc->gather_b.rows <= most, ERROR_UNSUPPORTED, "gather_b.rows", "must be countable in 31 bits",
+                      most, desc->gather_b.rows);
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
                       "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
@@ -209,10 +213,15 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
+    call.gathers_a = desc->gather_a.rows > 0;
+    call.gathers_b = desc->gather_b.rows > 0;
+    call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
+    if (!call.gathers_a)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
+    if (!call.gathers_b)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(

@@ -19,7 +19,8 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 1024,    /* of these for barriers and found tiles; as many to align by */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
     TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
@@ -34,6 +35,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -55,10 +57,11 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
-    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - SLAB_BYTES - 2 * TEGROUP_IMPL_SM90_REST) / STAGE_BYTES;
-    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + SLAB_BYTES + 2 * TEGROUP_IMPL_SM90_REST;
+    static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
+    static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
-    static_assert(TILE_M <= 256 && COLS <= 256, "lines of a box of TMA");
+    static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
@@ -75,6 +78,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     uint64_t ready[2][SHAPE::SLABS];   /* a slab of a warpgroup is free, and holds C if that is added */
     uint64_t written[2][SHAPE::SLABS]; /* results are in it */
     tegroup_impl_sm90_item items[TEGROUP_IMPL_SM90_ITEMS];
+    int32_t picked_a[128],
+        picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
 
 #if TEGROUP_IMPL_HOPPER
