@@ -44,32 +44,35 @@
  *   [11] Validation
  *   [12] Gated activations
  *   [13] Grouped linear
- *   [14] MoE operations
- *   [15] Functions
- *   [16] Helpers
- *   [17] Names and texts
- *   [18] Conversions
- *   [19] Scale layouts
- *   [20] Layout arithmetic
- *   [21] Checks of tensors and matrices
- *   [22] Prepare
- *   [23] The problem of a GEMM
- *   [24] Backend and quirk tables
- *   [25] Rows
- *   [26] CPU GEMM kernel
- *   [27] Explain and plan
- *   [28] The product of one group
- *   [29] Set-up of a grouped cuBLASLt matmul
- *   [30] CPU GEMM
- *   [31] Check and run a GEMM
- *   [32] Tune, save and load a plan
- *   [33] Formulas
- *   [34] Activation formulas
- *   [35] Activations
- *   [36] Grouped linear layer
- *   [37] Validate
- *   [38] Router
- *   [39] Permute and combine
+ *   [14] Grouped MLP
+ *   [15] MoE operations
+ *   [16] Functions
+ *   [17] Helpers
+ *   [18] Names and texts
+ *   [19] Conversions
+ *   [20] Scale layouts
+ *   [21] Layout arithmetic
+ *   [22] Checks of tensors and matrices
+ *   [23] Prepare
+ *   [24] The problem of a GEMM
+ *   [25] Backend and quirk tables
+ *   [26] Rows
+ *   [27] CPU GEMM kernel
+ *   [28] Explain and plan
+ *   [29] The product of one group
+ *   [30] Set-up of a grouped cuBLASLt matmul
+ *   [31] CPU GEMM
+ *   [32] Check and run a GEMM
+ *   [33] Tune, save and load a plan
+ *   [34] Formulas
+ *   [35] Activation formulas
+ *   [36] Activations
+ *   [37] Grouped linear layer
+ *   [38] Grouped MLP: tensors and rules
+ *   [39] Grouped MLP
+ *   [40] Validate
+ *   [41] Router
+ *   [42] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -375,7 +378,7 @@ typedef struct tegroup_prepare_desc {
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
-#define TEGROUP_LAYOUT_MAX_ITEMS 24
+#define TEGROUP_LAYOUT_MAX_ITEMS 32
 
 typedef struct tegroup_layout_item {
     const char *name; /* static string         */
@@ -830,7 +833,124 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [14] MoE operations ==== */
+/* ==== [14] Grouped MLP ==== */
+
+/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
+typedef enum tegroup_fusion {
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one, else a kernel of its own */
+    TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
+    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do today         */
+} tegroup_fusion;
+
+typedef enum tegroup_mlp_layer {
+    TEGROUP_MLP_LAYER_UNSET = 0,
+    TEGROUP_MLP_FC1         = 1,
+    TEGROUP_MLP_FC2         = 2
+} tegroup_mlp_layer;
+
+/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels read them). */
+typedef struct tegroup_mlp_weights {
+    tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
+    tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
+    tegroup_tensor main_grad; /* out dW [groups, n, k]; its own dtype, such as F32; absent = not wanted           */
+    tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
+} tegroup_mlp_weights;
+
+/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h], fc1.weight
+ * [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+ *
+ *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
+ *             activated = row_scale * f(preactivation)      row_scale
+ *             Y = activated W2^T + b2                       fc2.weight, fc2.bias; writes out and what is to be saved
+ *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
+ *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation, grad_row_scale
+ *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
+ *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated;       writes fc2.main_grad, fc2.bias_grad
+ *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
+ *
+ * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
+ * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
+ * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
+ * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes, its
+ * capacity in rows, and (to run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
+ * their call touches, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more
+ * says so. Rows of saved tensors that no group owns are never touched. */
+typedef struct tegroup_mlp_desc {
+    size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
+    tegroup_space   space;          /* where all data live; required                                              */
+    tegroup_mlp_weights fc1, fc2;
+    tegroup_activation activation;  /* required                                                                   */
+    int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
+    double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
+    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype; required, for its shape               */
+    tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
+    tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
+    tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
+                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype               */
+
+    /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
+    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
+                                       Absent = in the workspace: inference alone                                 */
+    tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
+                                       Absent = in the workspace: when fc2.main_grad is not wanted                */
+    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be preactivation
+                                       itself (same data, same dtype), which dgrad then uses up                   */
+    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad computes it
+                                       again from preactivation, bit for bit; needs activated and grad_preactivation */
+    const void     *row_scale;      /* in  [rows] multiplies f: the row's routing probability; NULL to plan       */
+    tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    int32_t         fc2_bias_scaled; /* 1: row_scale multiplies each row's fc2.bias, too; needs both              */
+    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact zeros;
+                                       1 adds to them: an empty group's stay as they are, bit for bit             */
+    tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
+    tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
+    tegroup_fusion  fusion;
+
+    /* From here on as in tegroup_gemm_desc, for each of the products. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;        /* the product that gives the bias's part of grad_row_scale has one column: AUTO  */
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes; wgrad: >= plan.wgrad_workspace.total_bytes */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+} tegroup_mlp_desc;
+
+#define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
+
+/* Bits of tegroup_mlp_plan.fused. */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue                   */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
+
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
+ * those of the capacity. */
+typedef struct tegroup_mlp_plan {
+    size_t             struct_size;
+    uint32_t           magic;
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; 0 today                                        */
+    tegroup_activation activation;
+    int32_t            interleaved, recompute;
+    int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
+    tegroup_layout     workspace;        /* serves any of the calls                                              */
+    tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */
+    tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
+    tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+} tegroup_mlp_plan;
+
+/* ==== [15] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -931,7 +1051,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [15] Functions ==== */
+/* ==== [16] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -1037,6 +1157,23 @@ TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const t
 TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
     tegroup_gemm_desc *gemm, tegroup_error *error);
 
+/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
+ * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
+ * REQUIRED is UNSUPPORTED where the backend's products have no activation in their epilogue. */
+TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
+    tegroup_mlp_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
+ * tegroup_plan_tune. plan NULL: what lies in the workspace has no address. */
+TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -1067,7 +1204,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [16] Helpers ==== */
+/* ==== [17] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1141,7 +1278,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [17] Names and texts ==== */
+/* ==== [18] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1229,7 +1366,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [18] Conversions ==== */
+/* ==== [19] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1345,7 +1482,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [19] Scale layouts ==== */
+/* ==== [20] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1405,7 +1542,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [20] Layout arithmetic ==== */
+/* ==== [21] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1551,7 +1688,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [21] Checks of tensors and matrices ==== */
+/* ==== [22] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -1953,7 +2090,7 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* ==== [22] Prepare ==== */
+/* ==== [23] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2359,7 +2496,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [23] The problem of a GEMM ==== */
+/* ==== [24] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2597,7 +2734,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [24] Backend and quirk tables ==== */
+/* ==== [25] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2691,7 +2828,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [25] Rows ==== */
+/* ==== [26] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2797,7 +2934,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [26] CPU GEMM kernel ==== */
+/* ==== [27] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3083,7 +3220,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [27] Explain and plan ==== */
+/* ==== [28] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3510,7 +3647,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [28] The product of one group ==== */
+/* ==== [29] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3601,7 +3738,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [29] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [30] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -3700,7 +3837,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
 }
 
-/* ==== [30] CPU GEMM ==== */
+/* ==== [31] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -3901,7 +4038,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [31] Check and run a GEMM ==== */
+/* ==== [32] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -4105,18 +4242,24 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                        struct CUstream_st *stream, tegroup_error *error) {
-    (void)stream;
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+/* What tegroup_gemm_check has passed. */
+static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   struct CUstream_st *stream, tegroup_error *error) {
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
 #endif
-    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused above */
+    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused by the check */
     return TEGROUP_OK;
 }
 
-/* ==== [32] Tune, save and load a plan ==== */
+TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    return tegroup_impl_gemm_run(plan, desc, stream, error);
+}
+
+/* ==== [33] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -4258,7 +4401,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [33] Formulas ==== */
+/* ==== [34] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -4299,7 +4442,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [34] Activation formulas ==== */
+/* ==== [35] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -4551,7 +4694,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, doub
     return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [35] Activations ==== */
+/* ==== [36] Activations ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -4705,14 +4848,11 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+/* Everything that tegroup_activation_forward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    tegroup_snapshot_view view;
-    int64_t row;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -4731,7 +4871,14 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+}
+
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
@@ -4745,17 +4892,22 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                       struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    return tegroup_impl_activation_run(desc, stream, error);
+}
+
+/* Everything that tegroup_activation_backward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    tegroup_snapshot_view view;
-    int64_t rows, cols, row;
+    int64_t rows, cols;
     int in_place;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -4793,15 +4945,22 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
-                                                       desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
+                                             error);
+}
+
+static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < rows; row++) {
+    for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
@@ -4809,7 +4968,13 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [36] Grouped linear layer ==== */
+TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    return tegroup_impl_activation_backward_run(desc, stream, error);
+}
+
+/* ==== [37] Grouped linear layer ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -4862,16 +5027,24 @@ static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor te
 }
 #define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
 
+static inline const char *tegroup_impl_linear_name(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+/* The rule of an output that shares memory with this tensor. */
+static inline const char *tegroup_impl_linear_apart(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
 /* A rule about one operand of a product, in the layer's words. */
 static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
                                                  tegroup_error *error) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)},
-                             *const words[TEGROUP_IMPL_LINEAR_COUNT] = {
-                                 "?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
-#undef TEGROUP_IMPL_WORDS
-#undef TEGROUP_IMPL_NAME
     static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
                                           "must not overlap d", "must not overlap bias"};
     int member;
@@ -4880,8 +5053,9 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
             error->field = tegroup_impl_linear_path(tensor, member);
             break;
         }
-    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = names[tensor];
-    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand])) error->rule = words[tensor];
+    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = tegroup_impl_linear_name(tensor);
+    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand]))
+        error->rule = tegroup_impl_linear_apart(tensor);
 }
 
 /* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
@@ -5014,6 +5188,15 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     return TEGROUP_OK;
 }
 
+/* The product that gives grad_row_scale has dY and the bias for operands. */
+static inline tegroup_status tegroup_impl_linear_check_bias_type(const tegroup_linear_desc *desc,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    return TEGROUP_OK;
+}
+
 /* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
     int tensor;
@@ -5022,10 +5205,7 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_linear_check_bias_type(desc, error);
 }
 #undef TEGROUP_IMPL_THERE
 
@@ -5073,13 +5253,25 @@ static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_lin
     return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
 }
 
-static inline tegroup_plan *tegroup_impl_linear_planned(tegroup_linear_plan *plan, int product) {
+static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
     case TEGROUP_OP_WGRAD: return &plan->wgrad;
     default: return &plan->grad_row_scale;
     }
+}
+
+/* Plans one product into a plan that is being made. */
+static inline tegroup_status tegroup_impl_linear_plan_product(const tegroup_gemm_desc *gemm, int product,
+                                                              const tegroup_target *target, tegroup_linear_plan *plan,
+                                                              tegroup_error *error) {
+    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
+    plan->struct_size = sizeof *plan;
+    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(gemm, target, one, error), product, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
@@ -5105,14 +5297,10 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
-    made.struct_size = sizeof made;
-    made.magic = TEGROUP_LINEAR_PLAN_MAGIC;
     for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-        tegroup_plan *one = tegroup_impl_linear_planned(&made, product);
         if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
         tegroup_impl_linear_product(desc, product, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(&gemm, target, one, error), product, error));
-        if (one->workspace.total_bytes > made.workspace.total_bytes) made.workspace = one->workspace;
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, product, target, &made, error));
     }
     *plan = made;
     return TEGROUP_OK;
@@ -5129,7 +5317,7 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
     TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
-    *planned = op == TEGROUP_OP_FORWARD ? &plan->forward : op == TEGROUP_OP_DGRAD ? &plan->dgrad : &plan->wgrad;
+    *planned = tegroup_impl_linear_made(plan, (int)op);
     TEGROUP_IMPL_RULE(
         (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
         tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
@@ -5194,7 +5382,707 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
 }
 
-/* ==== [37] Validate ==== */
+/* ==== [38] Grouped MLP: tensors and rules ==== */
+
+/* Its tensors, by name. */
+/* clang-format off */
+#define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \
+    X(FC1_WEIGHT, fc1.weight) X(FC1_BIAS, fc1.bias) X(FC1_MAIN_GRAD, fc1.main_grad) X(FC1_BIAS_GRAD, fc1.bias_grad)    \
+    X(FC2_WEIGHT, fc2.weight) X(FC2_BIAS, fc2.bias) X(FC2_MAIN_GRAD, fc2.main_grad) X(FC2_BIAS_GRAD, fc2.bias_grad)    \
+    X(INPUT, input) X(OUT, out) X(GRAD_OUTPUT, grad_output) X(DGRAD_OUT, dgrad_out)                                    \
+    X(GRAD_ROW_SCALE, grad_row_scale) X(PREACTIVATION, preactivation) X(ACTIVATED, activated)                          \
+    X(GRAD_PREACTIVATION, grad_preactivation)
+/* clang-format on */
+
+#define TEGROUP_IMPL_ENUMERATE(name, member) TEGROUP_IMPL_MLP_##name,
+typedef enum tegroup_impl_mlp_tensor {
+    TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MLP_ROW_SCALE, /* no tensor, but memory like one */
+    TEGROUP_IMPL_MLP_COUNT
+} tegroup_impl_mlp_tensor;
+#undef TEGROUP_IMPL_ENUMERATE
+
+static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
+#define TEGROUP_IMPL_CASE(name, member)                                                                                \
+    case TEGROUP_IMPL_MLP_##name: return &desc->member;
+    switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
+#undef TEGROUP_IMPL_CASE
+}
+
+static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
+#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_PATHS(#member),
+    static const char *const paths[TEGROUP_IMPL_MLP_COUNT][TEGROUP_IMPL_MEMBER_COUNT] = {
+        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW) TEGROUP_IMPL_PATHS("row_scale")};
+#undef TEGROUP_IMPL_ROW
+    return paths[tensor][member];
+}
+
+static inline const char *tegroup_impl_mlp_name(int tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_NAME) "row_scale"};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+static inline const char *tegroup_impl_mlp_apart(int tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_MLP_COUNT] = {
+        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_WORDS) "must not overlap row_scale"};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
+/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is shaped as. */
+static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
+#define TEGROUP_IMPL_MLP_WORD(name) TEGROUP_IMPL_MLP_##name
+    static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
+        {-1, TEGROUP_IMPL_MLP_WORD(FC1_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC1_BIAS), TEGROUP_IMPL_MLP_WORD(INPUT),
+         TEGROUP_IMPL_MLP_WORD(PREACTIVATION), TEGROUP_IMPL_MLP_WORD(GRAD_PREACTIVATION),
+         TEGROUP_IMPL_MLP_WORD(DGRAD_OUT), TEGROUP_IMPL_MLP_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC1_BIAS_GRAD),
+         -1},
+        {-1, TEGROUP_IMPL_MLP_WORD(FC2_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC2_BIAS), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
+         TEGROUP_IMPL_MLP_WORD(OUT), TEGROUP_IMPL_MLP_WORD(GRAD_OUTPUT), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
+         TEGROUP_IMPL_MLP_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC2_BIAS_GRAD),
+         TEGROUP_IMPL_MLP_WORD(GRAD_ROW_SCALE)}};
+#undef TEGROUP_IMPL_MLP_WORD
+    return roles[layer - 1][tensor];
+}
+
+/* What one of the two layers was refused for, in the words of the MLP. */
+static inline tegroup_status tegroup_impl_mlp_refused(tegroup_status status, tegroup_mlp_layer layer,
+                                                      tegroup_error *error) {
+#define TEGROUP_IMPL_RULES(verb, what)                                                                                 \
+    { verb what, verb "fc1." what, verb "fc2." what }
+    static const char *const rules[][3] = {TEGROUP_IMPL_RULES("must equal ", "weight.shape.groups"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.rows, n"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.cols, k"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.dtype (FP8: either kind)")};
+#undef TEGROUP_IMPL_RULES
+    const char *field, *rule;
+    int tensor, member, i;
+    if (status == TEGROUP_OK || !error) return status;
+    field = error->field;
+    rule = error->rule;
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++) {
+        const int here = tegroup_impl_mlp_role(layer, tensor);
+        if (here < 0) continue;
+        for (member = 0; member < TEGROUP_IMPL_MEMBER_COUNT; member++)
+            if (!strcmp(field, tegroup_impl_linear_path((tegroup_impl_linear_tensor)tensor, member)))
+                error->field = tegroup_impl_mlp_path(here, member);
+        if (!strcmp(field, tegroup_impl_linear_name((tegroup_impl_linear_tensor)tensor)))
+            error->field = tegroup_impl_mlp_name(here);
+        if (!strcmp(rule, tegroup_impl_linear_apart((tegroup_impl_linear_tensor)tensor)))
+            error->rule = tegroup_impl_mlp_apart(here);
+    }
+    for (i = 0; i < 4; i++)
+        if (!strcmp(rule, rules[i][0])) error->rule = rules[i][layer];
+    return status;
+}
+
+/* ... and what the activation was. */
+static inline tegroup_status tegroup_impl_mlp_activation_refused(tegroup_status status, tegroup_error *error) {
+    static const char *const words[][2] = {
+        {"input.data", "preactivation.data"},
+        {"output.data", "activated.data"},
+        {"grad_input.data", "grad_preactivation.data"},
+        {"row_scale.data", "row_scale"},
+        {"snapshot", "input.shape.snapshot"},
+        {"must not overlap input", "must not overlap preactivation"},
+        {"must not overlap input, unless it is input with the same ld and dtype",
+         "must not overlap preactivation, unless it is preactivation with the same dtype"}};
+    size_t i;
+    if (status == TEGROUP_OK || !error) return status;
+    for (i = 0; i < sizeof words / sizeof *words; i++) {
+        if (!strcmp(error->field, words[i][0])) error->field = words[i][1];
+        if (!strcmp(error->rule, words[i][0])) error->rule = words[i][1];
+    }
+    return status;
+}
+
+#define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
+
+/* The tensor that asks for a product by being there. */
+static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
+    const int first = layer == TEGROUP_MLP_FC1;
+    switch (product) {
+    case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
+    case TEGROUP_OP_DGRAD: return first ? TEGROUP_IMPL_MLP_DGRAD_OUT : TEGROUP_IMPL_MLP_GRAD_PREACTIVATION;
+    case TEGROUP_OP_WGRAD: return first ? TEGROUP_IMPL_MLP_FC1_MAIN_GRAD : TEGROUP_IMPL_MLP_FC2_MAIN_GRAD;
+    default: return TEGROUP_IMPL_MLP_GRAD_ROW_SCALE;
+    }
+}
+
+static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
+    return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
+           && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
+}
+
+/* Does forward leave activated to the caller? Else it is scratch. */
+static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
+    return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
+}
+
+/* Rows that lie in the workspace, at an item of a made plan. */
+static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
+                                                      int32_t item, tegroup_dtype dtype, int64_t cols) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.shape = desc->input.shape;
+    t.shape.cols = cols;
+    t.dtype = dtype;
+    if (plan && item >= 0) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    return t;
+}
+
+/* One of the two layers as `op` sees it. plan NULL: scratch has no address yet. */
+static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan, tegroup_op op,
+                                           tegroup_mlp_layer layer, tegroup_linear_desc *linear) {
+    const tegroup_mlp_weights *weights = layer == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
+    memset(linear, 0, sizeof *linear);
+    linear->struct_size = sizeof *linear;
+    linear->space = desc->space;
+    linear->weight = weights->weight;
+    linear->bias = weights->bias;
+    linear->main_grad = weights->main_grad;
+    linear->bias_grad = weights->bias_grad;
+    if (layer == TEGROUP_MLP_FC1) {
+        linear->input = desc->input;
+        linear->out = TEGROUP_IMPL_THERE(preactivation)
+                          ? desc->preactivation
+                          : tegroup_impl_mlp_scratch(desc, plan, plan ? plan->preactivation_item : -1,
+                                                     desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
+        linear->grad_output = desc->grad_preactivation;
+        linear->dgrad_out = desc->dgrad_out;
+        linear->dgrad_out_tail = desc->dgrad_out_tail;
+    } else {
+        const tegroup_tensor scratch = tegroup_impl_mlp_scratch(desc, plan, plan ? plan->activated_item : -1,
+                                                                desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
+        linear->input =
+            TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? desc->activated : scratch;
+        linear->out = desc->out;
+        linear->out_tail = desc->out_tail;
+        linear->grad_output = desc->grad_output;
+        linear->dgrad_out = scratch;
+        linear->grad_row_scale = desc->grad_row_scale;
+        if (desc->fc2_bias_scaled) {
+            linear->row_scale = desc->row_scale;
+            linear->row_scale_dtype = desc->row_scale_dtype;
+        }
+    }
+    linear->accumulate = desc->accumulate;
+    linear->compute = desc->compute;
+    linear->expected_rows = desc->expected_rows;
+    linear->expected_rows_max = desc->expected_rows_max;
+    linear->data_alignment_bytes = desc->data_alignment_bytes;
+    linear->backend = desc->backend;
+    linear->sm_limit = desc->sm_limit;
+    linear->threads = desc->threads;
+    linear->ignore_quirks = desc->ignore_quirks;
+    linear->check_level = desc->check_level;
+    linear->workspace = desc->workspace;
+    linear->workspace_bytes = desc->workspace_bytes;
+    linear->cublas_workspace_bytes = desc->cublas_workspace_bytes;
+    linear->cublaslt = desc->cublaslt;
+    linear->cublaslt_functions = desc->cublaslt_functions;
+    linear->streams = desc->streams;
+    linear->events = desc->events;
+    linear->stream_count = desc->stream_count;
+    linear->host_sizes_final = desc->host_sizes_final;
+}
+
+/* Which tensors are there, and for which others. */
+static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    int tensor;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
+        TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
+                          tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be set with data",
+                          TEGROUP_DTYPE_F64, 0);
+    }
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
+                          || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                      ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
+                      TEGROUP_DTYPE_F64, 0);
+#define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
+                      "needs " #other, 1, 0)
+    TEGROUP_IMPL_NEEDS(dgrad_out, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(grad_row_scale, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(grad_preactivation, preactivation);
+    TEGROUP_IMPL_NEEDS(grad_preactivation, grad_output);
+    TEGROUP_IMPL_NEEDS(fc1.main_grad, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(fc2.main_grad, grad_output);
+    TEGROUP_IMPL_NEEDS(fc2.main_grad, activated);
+    TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.main_grad);
+    TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.bias);
+    TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.main_grad);
+    TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.bias);
+#undef TEGROUP_IMPL_NEEDS
+    TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(activated), ERROR_COMBINATION, "recompute",
+                      "needs activated", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
+                      "needs grad_preactivation: dgrad does it", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "fc2_bias_scaled", "needs row_scale", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || TEGROUP_IMPL_THERE(fc2.bias), ERROR_COMBINATION, "fc2_bias_scaled",
+                      "needs fc2.bias", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->accumulate || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                      ERROR_COMBINATION, "accumulate", "needs fc1.main_grad or fc2.main_grad", 0, desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(out), ERROR_COMBINATION, "out_tail",
+                      "needs out", 0, desc->out_tail);
+    TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
+                      "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
+    return TEGROUP_OK;
+}
+
+/* A tensor that the activation reads or writes. */
+static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
+                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_LD),
+                      "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
+    return TEGROUP_OK;
+}
+
+/* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
+static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    static const int rows[] = {TEGROUP_IMPL_MLP_OUT,
+                               TEGROUP_IMPL_MLP_GRAD_OUTPUT,
+                               TEGROUP_IMPL_MLP_DGRAD_OUT,
+                               TEGROUP_IMPL_MLP_GRAD_ROW_SCALE,
+                               TEGROUP_IMPL_MLP_PREACTIVATION,
+                               TEGROUP_IMPL_MLP_ACTIVATED,
+                               TEGROUP_IMPL_MLP_GRAD_PREACTIVATION};
+    tegroup_linear_desc linear;
+    int64_t width;
+    int layer, tensor, i;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
+    TEGROUP_IMPL_RULE(desc->recompute == 0 || desc->recompute == 1, ERROR_VALUE, "recompute", "must be 0 or 1", 1,
+                      desc->recompute);
+    TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
+                      "must be 0 or 1", 1, desc->fc2_bias_scaled);
+    TEGROUP_IMPL_RULE((uint32_t)desc->fusion <= TEGROUP_FUSION_REQUIRED, ERROR_VALUE, "fusion",
+                      "must be a tegroup_fusion", TEGROUP_FUSION_REQUIRED, desc->fusion);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
+    for (i = 0; i < 7; i++) {
+        const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
+        if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
+        TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE,
+                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_ROWS), "must equal input.shape.rows",
+                          like->rows, shape->rows);
+        TEGROUP_IMPL_RULE(shape->snapshot == like->snapshot || !shape->snapshot || !like->snapshot, ERROR_COMBINATION,
+                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_SNAPSHOT),
+                          "must be input.shape.snapshot, one for the routing", 0, 1);
+    }
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
+        tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_WGRAD, (tegroup_mlp_layer)layer, &linear);
+        for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
+                tegroup_impl_linear_check_tensor(&linear, (tegroup_impl_linear_tensor)tensor, error),
+                (tegroup_mlp_layer)layer, error));
+        if (layer == TEGROUP_MLP_FC2 && tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
+            TEGROUP_IMPL_TRY(tegroup_impl_linear_check_bias_type(&linear, error));
+        if (layer == TEGROUP_MLP_FC1) /* before fc2's tensors are held against fc2.weight */
+            TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
+                              "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups",
+                              desc->fc1.weight.shape.groups, desc->fc2.weight.shape.groups);
+    }
+    width = tegroup_impl_activation_cols(desc->activation, desc->fc2.weight.shape.cols);
+    TEGROUP_IMPL_RULE(desc->fc1.weight.shape.rows == width, ERROR_SHAPE, "fc1.weight.shape.rows",
+                      tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
+                                                           : "must equal fc2.weight.shape.cols",
+                      width, desc->fc1.weight.shape.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_PREACTIVATION, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_ACTIVATED, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
+                          || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      desc->grad_row_scale.dtype);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE
+
+/* What a call writes must be apart from all else that it touches, and so must the workspace. Sets are bits of
+ * tegroup_impl_mlp_tensor. The products have seen to their own operands; this is what lies between them. */
+static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
+                                                          size_t workspace_bytes, tegroup_check_level level,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *all[TEGROUP_IMPL_MLP_COUNT];
+    tegroup_tensor row_scale = desc->input;
+    const int in_place = desc->grad_preactivation.data == desc->preactivation.data
+                         && desc->grad_preactivation.dtype == desc->preactivation.dtype;
+    int i, j;
+    row_scale.shape.cols = 1;
+    row_scale.ld = 0;
+    row_scale.dtype = desc->row_scale_dtype;
+    row_scale.data = (void *)(uintptr_t)desc->row_scale;
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) all[i] = tegroup_impl_mlp_at(desc, i);
+    all[TEGROUP_IMPL_MLP_ROW_SCALE] = &row_scale;
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        if ((reads | writes) >> i & 1u)
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
+                              ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+        for (j = 0; j < TEGROUP_IMPL_MLP_COUNT; j++) {
+            if (i == j || !(writes >> i & 1u) || !((reads | writes) >> j & 1u)) continue;
+            if (in_place && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && j == TEGROUP_IMPL_MLP_PREACTIVATION) continue;
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(all[i], all[j], level), ERROR_OVERLAP,
+                              tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
+                                                                                   : TEGROUP_IMPL_MEMBER_DATA),
+                              tegroup_impl_mlp_apart(j), 0, 1);
+        }
+    return TEGROUP_OK;
+}
+
+/* ==== [39] Grouped MLP ==== */
+
+/* A product of a call, and its plan. */
+typedef struct tegroup_impl_mlp_product {
+    tegroup_mlp_layer layer;
+    int product;
+    const tegroup_plan *plan;
+    tegroup_gemm_desc gemm;
+} tegroup_impl_mlp_product;
+
+static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
+                                         tegroup_mlp_layer layer, int product, tegroup_gemm_desc *gemm) {
+    tegroup_linear_desc linear;
+    const tegroup_op op = product == TEGROUP_IMPL_LINEAR_ROW_SCALE ? TEGROUP_OP_DGRAD : (tegroup_op)product;
+    tegroup_impl_mlp_linear(desc, plan, op, layer, &linear);
+    tegroup_impl_linear_product(&linear, product, gemm);
+    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
+}
+
+/* Which steps an epilogue takes over: the one place that knows of fused products. No backend's kernels have one today. */
+static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                   tegroup_error *error) {
+    plan->fused = 0;
+    TEGROUP_IMPL_RULE(desc->fusion != TEGROUP_FUSION_REQUIRED, ERROR_UNSUPPORTED, "fusion",
+                      "must not be REQUIRED: no backend has a product with the activation in its epilogue",
+                      TEGROUP_FUSION_AUTO, desc->fusion);
+    return TEGROUP_OK;
+}
+
+/* The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+static inline tegroup_status tegroup_impl_mlp_layouts(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                      tegroup_error *error) {
+    const tegroup_layout *most =
+        plan->fc1.workspace.total_bytes > plan->fc2.workspace.total_bytes ? &plan->fc1.workspace : &plan->fc2.workspace;
+    const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
+              dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
+              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
+              has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_linear_desc fc1, fc2;
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
+    plan->wgrad_workspace = plan->fc1.wgrad.workspace.total_bytes > plan->fc2.wgrad.workspace.total_bytes
+                                ? plan->fc1.wgrad.workspace
+                                : plan->fc2.wgrad.workspace;
+    plan->workspace = *most;
+    plan->activated_item = plan->preactivation_item = -1;
+    if (dgrad || (forward && !tegroup_impl_mlp_keeps(desc))) {
+        plan->activated_item = plan->workspace.count;
+        tegroup_impl_layout_add(&plan->workspace, "activated, and in dgrad its gradient",
+                                tegroup_impl_extent_bytes(&fc2.dgrad_out));
+    }
+    if (forward && !has_preactivation) {
+        plan->preactivation_item = plan->workspace.count;
+        tegroup_impl_layout_add(&plan->workspace, "preactivation", tegroup_impl_extent_bytes(&fc1.out));
+    }
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&plan->workspace), ERROR_OVERFLOW, "input.shape.rows",
+                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
+    if (has_preactivation)
+        tegroup_impl_layout_add(&plan->saved_by_forward, "preactivation",
+                                tegroup_impl_extent_bytes(&desc->preactivation));
+    if (has_activated)
+        tegroup_impl_layout_add(desc->recompute ? &plan->saved_by_dgrad : &plan->saved_by_forward, "activated",
+                                tegroup_impl_extent_bytes(&desc->activated));
+    if (dgrad)
+        tegroup_impl_layout_add(&plan->saved_by_dgrad, "grad_preactivation",
+                                tegroup_impl_extent_bytes(&desc->grad_preactivation));
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
+                                                 tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_mlp_plan made;
+    tegroup_gemm_desc gemm;
+    int layer, product;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_MLP_PLAN_MAGIC;
+    made.activation = desc->activation;
+    made.interleaved = desc->interleaved;
+    made.recompute = desc->recompute;
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
+        tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
+        for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
+            tegroup_impl_mlp_gemm(desc, NULL, (tegroup_mlp_layer)layer, product, &gemm);
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_mlp_refused(tegroup_impl_linear_plan_product(&gemm, product, target, linear, error),
+                                         (tegroup_mlp_layer)layer, error));
+        }
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_layouts(desc, &made, error));
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                            tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
+                                            tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
+    TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
+                      TEGROUP_MLP_FC2, layer);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
+                      op);
+    TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
+                      "must be of a product whose output is there", 1, 0);
+    tegroup_impl_mlp_gemm(desc, plan, layer, (int)op, gemm);
+    return TEGROUP_OK;
+}
+
+/* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
+static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                         int op, tegroup_error *error) {
+    const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
+    int layer, product;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
+                      plan->activation, desc->activation);
+    TEGROUP_IMPL_RULE(plan->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
+                      plan->interleaved, desc->interleaved);
+    TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
+                      plan->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
+                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
+                      ERROR_UNSET, "fc1.main_grad.dtype",
+                      "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op), ERROR_UNSET,
+                      op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
+                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+        for (product = op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one =
+                tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, product);
+            const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
+            if (product != op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
+            TEGROUP_IMPL_RULE(
+                (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
+                ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+                "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);
+        }
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || has_preactivation || plan->preactivation_item >= 0, ERROR_PLAN,
+                      "preactivation.dtype", "must be as planned", plan->fc1.forward.problem.d, 0);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
+                      "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
+    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
+                                        "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
+}
+
+/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches. */
+static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                             tegroup_impl_mlp_product *products, int count,
+                                                             size_t workspace_bytes, uint32_t reads, uint32_t writes,
+                                                             tegroup_error *error) {
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < count; i++) {
+        tegroup_impl_mlp_product *p = &products[i];
+        p->plan = tegroup_impl_linear_made(p->layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, p->product);
+        tegroup_impl_mlp_gemm(desc, plan, p->layer, p->product, &p->gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
+            tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
+            error));
+    }
+    if (desc->check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+}
+
+static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                  tegroup_error *error) {
+    return tegroup_impl_mlp_refused(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error), p->product, error),
+        p->layer, error);
+}
+
+static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
+static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
+    tegroup_matrix m;
+    m.data = (void *)(uintptr_t)desc->row_scale;
+    m.rows = desc->input.shape.rows;
+    m.cols = 1;
+    m.ld = 0;
+    m.dtype = desc->row_scale_dtype;
+    return m;
+}
+
+/* activated = row_scale * f(preactivation), from and to where the products have them. */
+static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                         const tegroup_tensor *preactivation,
+                                                         const tegroup_tensor *activated,
+                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+    memset(activation, 0, sizeof *activation);
+    activation->struct_size = sizeof *activation;
+    activation->space = desc->space;
+    activation->activation = desc->activation;
+    activation->interleaved = desc->interleaved;
+    activation->alpha = desc->alpha;
+    activation->limit = desc->limit;
+    activation->snapshot = desc->input.shape.snapshot;
+    activation->input = tegroup_impl_mlp_matrix(preactivation);
+    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    activation->output = tegroup_impl_mlp_matrix(activated);
+    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
+}
+
+static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
+                                                                  const tegroup_tensor *grad_activated,
+                                                                  tegroup_activation_backward_desc *activation,
+                                                                  tegroup_error *error) {
+    memset(activation, 0, sizeof *activation);
+    activation->struct_size = sizeof *activation;
+    activation->space = desc->space;
+    activation->activation = desc->activation;
+    activation->interleaved = desc->interleaved;
+    activation->alpha = desc->alpha;
+    activation->limit = desc->limit;
+    activation->snapshot = desc->input.shape.snapshot;
+    activation->input = tegroup_impl_mlp_matrix(&desc->preactivation);
+    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
+    activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
+    activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_backward_check(activation, error), error);
+}
+
+#define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
+                           | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
+    uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
+    tegroup_impl_mlp_product products[2];
+    tegroup_activation_desc activation;
+    products[0].layer = TEGROUP_MLP_FC1;
+    products[1].layer = TEGROUP_MLP_FC2;
+    products[0].product = products[1].product = TEGROUP_OP_FORWARD;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
+    if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
+
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, stream, error));
+    return tegroup_impl_mlp_run(&products[1], stream, error);
+}
+
+/* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
+ * is computed again before its input may be overwritten. */
+TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
+                     | TEGROUP_IMPL_BIT(ROW_SCALE);
+    uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
+    tegroup_impl_mlp_product products[3];
+    tegroup_activation_desc again;
+    tegroup_activation_backward_desc activation;
+    int count = 1, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_DGRAD, error));
+    products[0].layer = TEGROUP_MLP_FC2;
+    products[0].product = TEGROUP_OP_DGRAD;
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE)) {
+        products[count].layer = TEGROUP_MLP_FC2;
+        products[count++].product = TEGROUP_IMPL_LINEAR_ROW_SCALE;
+        reads |= TEGROUP_IMPL_BIT(FC2_BIAS);
+    }
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC1;
+        products[count++].product = TEGROUP_OP_DGRAD;
+        reads |= TEGROUP_IMPL_BIT(FC1_WEIGHT);
+        writes |= TEGROUP_IMPL_BIT(DGRAD_OUT);
+    }
+    if (desc->recompute) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->workspace.total_bytes, reads,
+                                                     writes, error));
+    if (desc->recompute)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &again, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
+
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
+    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, stream, error));
+    for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    uint32_t reads = 0, writes = 0;
+    tegroup_impl_mlp_product products[2];
+    int count = 0, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_WGRAD, error));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC2;
+        products[count++].product = TEGROUP_OP_WGRAD;
+        reads |= TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED);
+        if (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
+            reads |= TEGROUP_IMPL_BIT(ROW_SCALE);
+        writes |= TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD);
+    }
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC1;
+        products[count++].product = TEGROUP_OP_WGRAD;
+        reads |= TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT);
+        writes |= TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
+                                                     reads, writes, error));
+    for (i = 0; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_BIT
+
+/* ==== [40] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -5363,7 +6251,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [38] Router ==== */
+/* ==== [41] Router ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -5663,7 +6551,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [39] Permute and combine ==== */
+/* ==== [42] Permute and combine ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -98,14 +98,11 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+/* Everything that tegroup_activation_forward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    tegroup_snapshot_view view;
-    int64_t row;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -124,7 +121,14 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+}
+
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
@@ -138,17 +142,22 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                       struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    return tegroup_impl_activation_run(desc, stream, error);
+}
+
+/* Everything that tegroup_activation_backward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    tegroup_snapshot_view view;
-    int64_t rows, cols, row;
+    int64_t rows, cols;
     int in_place;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -186,18 +195,31 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
-                                                       desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
+                                             error);
+}
+
+static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < rows; row++) {
+    for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
     }
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    return tegroup_impl_activation_backward_run(desc, stream, error);
 }

@@ -51,16 +51,24 @@ static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor te
 }
 #define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
 
+static inline const char *tegroup_impl_linear_name(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+/* The rule of an output that shares memory with this tensor. */
+static inline const char *tegroup_impl_linear_apart(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
 /* A rule about one operand of a product, in the layer's words. */
 static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
                                                  tegroup_error *error) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)},
-                             *const words[TEGROUP_IMPL_LINEAR_COUNT] = {
-                                 "?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
-#undef TEGROUP_IMPL_WORDS
-#undef TEGROUP_IMPL_NAME
     static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
                                           "must not overlap d", "must not overlap bias"};
     int member;
@@ -69,8 +77,9 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
             error->field = tegroup_impl_linear_path(tensor, member);
             break;
         }
-    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = names[tensor];
-    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand])) error->rule = words[tensor];
+    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = tegroup_impl_linear_name(tensor);
+    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand]))
+        error->rule = tegroup_impl_linear_apart(tensor);
 }
 
 /* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
@@ -203,6 +212,15 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     return TEGROUP_OK;
 }
 
+/* The product that gives grad_row_scale has dY and the bias for operands. */
+static inline tegroup_status tegroup_impl_linear_check_bias_type(const tegroup_linear_desc *desc,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    return TEGROUP_OK;
+}
+
 /* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
     int tensor;
@@ -211,10 +229,7 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_linear_check_bias_type(desc, error);
 }
 #undef TEGROUP_IMPL_THERE
 
@@ -262,13 +277,25 @@ static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_lin
     return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
 }
 
-static inline tegroup_plan *tegroup_impl_linear_planned(tegroup_linear_plan *plan, int product) {
+static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
     case TEGROUP_OP_WGRAD: return &plan->wgrad;
     default: return &plan->grad_row_scale;
     }
+}
+
+/* Plans one product into a plan that is being made. */
+static inline tegroup_status tegroup_impl_linear_plan_product(const tegroup_gemm_desc *gemm, int product,
+                                                              const tegroup_target *target, tegroup_linear_plan *plan,
+                                                              tegroup_error *error) {
+    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
+    plan->struct_size = sizeof *plan;
+    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(gemm, target, one, error), product, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
@@ -294,14 +321,10 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
-    made.struct_size = sizeof made;
-    made.magic = TEGROUP_LINEAR_PLAN_MAGIC;
     for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-        tegroup_plan *one = tegroup_impl_linear_planned(&made, product);
         if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
         tegroup_impl_linear_product(desc, product, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(&gemm, target, one, error), product, error));
-        if (one->workspace.total_bytes > made.workspace.total_bytes) made.workspace = one->workspace;
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, product, target, &made, error));
     }
     *plan = made;
     return TEGROUP_OK;
@@ -318,7 +341,7 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
     TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
-    *planned = op == TEGROUP_OP_FORWARD ? &plan->forward : op == TEGROUP_OP_DGRAD ? &plan->dgrad : &plan->wgrad;
+    *planned = tegroup_impl_linear_made(plan, (int)op);
     TEGROUP_IMPL_RULE(
         (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
         tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
