@@ -907,7 +907,7 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
 
-    /* From here on as in tegroup_gemm_desc, for each of the products. */
+    /* From here on as in tegroup_gemm_desc, for each of the products; threads for the activation, too. */
     tegroup_compute compute;
     int64_t         expected_rows;
     int64_t         expected_rows_max;
@@ -4874,16 +4874,17 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
 }
 
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+/* threads: on the host, as in tegroup_gemm_desc. */
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view view;
     int64_t row;
-    (void)stream, (void)error;
+    (void)threads, (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
@@ -4895,7 +4896,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
-    return tegroup_impl_activation_run(desc, stream, error);
+    return tegroup_impl_activation_run(desc, 0, stream, error);
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
@@ -4950,16 +4951,17 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+                                                                  int32_t threads, struct CUstream_st *stream,
+                                                                  tegroup_error *error) {
     tegroup_snapshot_view view;
     int64_t row;
-    (void)stream, (void)error;
+    (void)threads, (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
@@ -4971,7 +4973,7 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
-    return tegroup_impl_activation_backward_run(desc, stream, error);
+    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
 /* ==== [37] Grouped linear layer ==== */
@@ -6012,7 +6014,7 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
 
@@ -6049,8 +6051,8 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
 
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
-    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, stream, error));
+    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
     for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
 }

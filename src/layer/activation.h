@@ -124,16 +124,17 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
 }
 
-static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc,
+/* threads: on the host, as in tegroup_gemm_desc. */
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
                                                          struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view view;
     int64_t row;
-    (void)stream, (void)error;
+    (void)threads, (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
@@ -145,7 +146,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
-    return tegroup_impl_activation_run(desc, stream, error);
+    return tegroup_impl_activation_run(desc, 0, stream, error);
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
@@ -200,16 +201,17 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
-                                                                  struct CUstream_st *stream, tegroup_error *error) {
+                                                                  int32_t threads, struct CUstream_st *stream,
+                                                                  tegroup_error *error) {
     tegroup_snapshot_view view;
     int64_t row;
-    (void)stream, (void)error;
+    (void)threads, (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
@@ -221,5 +223,5 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
-    return tegroup_impl_activation_backward_run(desc, stream, error);
+    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }

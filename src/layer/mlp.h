@@ -260,7 +260,7 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
 
@@ -297,8 +297,8 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
 
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
-    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, stream, error));
+    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
     for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
 }

@@ -72,7 +72,7 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
 
-    /* From here on as in tegroup_gemm_desc, for each of the products. */
+    /* From here on as in tegroup_gemm_desc, for each of the products; threads for the activation, too. */
     tegroup_compute compute;
     int64_t         expected_rows;
     int64_t         expected_rows_max;

@@ -12,6 +12,7 @@
 typedef struct mlp_choice {
     choice c;
     int fused; /* 1: REQUIRED, which must run or be refused by design; then AUTO. 0: NEVER */
+    tegroup_activation activation; /* UNSET = any */
 } mlp_choice;
 
 typedef struct mlp {
@@ -41,7 +42,8 @@ SUPPORT void empty(grid *t) {
 /* sizes: aligned ones have rows of whole 16 bytes, as some backends need them. m: rows of each group. */
 SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, const int64_t *m, rng *r) {
     const choice *c = &choose->c;
-    const int kind = (int)rng_int(r, 0, ACTIVATIONS - 1), gated = is_gated(activations[kind]), aligned = sizes.k % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
+    const tegroup_activation any = activations[rng_int(r, 0, ACTIVATIONS - 1)], kind = choose->activation != TEGROUP_ACTIVATION_UNSET ? choose->activation : any;
+    const int gated = is_gated(kind), aligned = sizes.k % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
     const int scales = c->bias == 2 || rng_chance(r, 50), recompute = rng_chance(r, 50);
     const tegroup_dtype stored = !wide && rng_chance(r, 25) ? TEGROUP_DTYPE_F32 : dtype; /* of preactivation */
     const tegroup_dtype result = !wide && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : dtype;
@@ -114,7 +116,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     tegroup_mlp_desc *d = &l->desc;
     d->struct_size = sizeof *d;
     d->space = TEGROUP_SPACE_HOST;
-    d->activation = activations[kind];
+    d->activation = kind;
     d->interleaved = gated && rng_chance(r, 50);
     if (d->activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && rng_chance(r, 50)) d->alpha = 1.25, d->limit = 2;
     d->fc1.weight = l->f1.b.tensor, d->fc2.weight = l->f2.b.tensor;
@@ -173,13 +175,11 @@ SUPPORT tegroup_mlp_desc mlp_only(const tegroup_mlp_desc *desc, tegroup_op op) {
 
 /* ---- comparison ---- */
 
-/* value +- error of one element of what an activation makes: the product of its own bound and of an error in its gradient */
-SUPPORT real activated_gradient(real at, real off, tegroup_dtype dtype) {
-    real e;
-    e.want = at.want;
-    e.bound = at.bound + fabs(off.want) + off.bound;
-    e.bound += unit_roundoff(dtype) * (fabs(e.want) + e.bound) * (1 + 0x1p-6) + smallest_step(dtype) / 2;
-    return e;
+/* One element of what an activation's backward makes, stored: what it may be off by itself, and by an error of dY, in which it is
+ * linear: `share` is that error over dY. */
+SUPPORT double gradient_bound(real at, double share, tegroup_dtype dtype) {
+    const double bound = at.bound + share * (fabs(at.want) + at.bound);
+    return bound + unit_roundoff(dtype) * (fabs(at.want) + bound) * (1 + 0x1p-6) + smallest_step(dtype) / 2;
 }
 
 /* activated, grad_preactivation and grad_row_scale from what is stored of preactivation and dY. d2 has its reference. */
@@ -192,21 +192,20 @@ SUPPORT void mlp_compare_activation(const mlp *l, int device, verdict *forward, 
     const double u = wide ? 0x1p-53 : 0x1p-24;
     for (int32_t g = 0; g < GROUPS; g++)
         for (int64_t i = 0; i < x->rows[g]; i++) {
-            const double scale = l->row_scale != NULL ? d->row_scale_dtype == TEGROUP_DTYPE_F64 ? ((const double *)d->row_scale)[l->f1.start[g] + i] : l->row_scale[l->f1.start[g] + i] : 1;
+            const double scale = l->row_scale != NULL ? (double)l->row_scale[l->f1.start[g] + i] : 1;
             double sum = 0, off = 0, size = 0;
             for (int64_t j = 0; j < h; j++) {
                 const int64_t gate = d->interleaved ? 2 * j : j, up = d->interleaved ? 2 * j + 1 : h + j;
                 const double xg = value_at(x, g, i, gate), xu = gated ? value_at(x, g, i, up) : 1;
                 const double dy = l->d2.want[g][i * h + j], error = l->d2.bound[g][i * h + j];
                 activation_expected e = activation_expect(d->activation, d->alpha, d->limit, a, xg, xu, scale, dy);
-                activation_expected o = activation_expect(d->activation, d->alpha, d->limit, a, xg, xu, scale, error);
+                const double share = dy != 0 ? error / fabs(dy) : INFINITY;
                 if (l->forward || d->recompute)
                     compare(forward, value_at(y, g, i, j), e.out.want, e.out.bound + unit_roundoff(y->dtype) * (fabs(e.out.want) + e.out.bound) * (1 + 0x1p-6) + smallest_step(y->dtype) / 2, 0);
-                real dg = activated_gradient(e.grad_gate, o.grad_gate, dx->dtype), du = activated_gradient(e.grad_up, o.grad_up, dx->dtype);
-                compare(backward, value_at(dx, g, i, gate), dg.want, dg.bound, 0);
-                if (gated) compare(backward, value_at(dx, g, i, up), du.want, du.bound, 0);
+                compare(backward, value_at(dx, g, i, gate), e.grad_gate.want, gradient_bound(e.grad_gate, share, dx->dtype), 0);
+                if (gated) compare(backward, value_at(dx, g, i, up), e.grad_up.want, gradient_bound(e.grad_up, share, dx->dtype), 0);
                 sum += e.term.want;
-                off += e.term.bound + fabs(o.term.want) + o.term.bound;
+                off += e.term.bound + share * (fabs(e.term.want) + e.term.bound);
                 size += fabs(e.term.want) + e.term.bound;
             }
             if (d->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) continue;
@@ -317,6 +316,7 @@ SUPPORT int check_every_mlp(mlp_sizes sizes, int device, int step, uint64_t seed
     mlp_choice m;
     choice *c = &m.c;
     int right = 0, number = 0;
+    m.activation = TEGROUP_ACTIVATION_UNSET;
     mlps_refused = 0;
     for (c->lists = 0; c->lists < 2; c->lists++)
         for (c->gradients = 0; c->gradients < 3; c->gradients++)
