@@ -55,6 +55,11 @@ int main(void) {
     BOTH(tegroup_linear_forward(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_forward(NULL, &w.linear, NULL, &error));
     BOTH(tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_dgrad(&w.linear_plan, NULL, NULL, &error));
     BOTH(tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_wgrad(&w.linear_plan, NULL, NULL, &error));
+    BOTH(tegroup_mlp_plan_make(&w.mlp, NULL, &w.mlp_plan_out, &error), tegroup_mlp_plan_make(NULL, NULL, &w.mlp_plan_out, &error));
+    BOTH(tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, &w.gemm, &error), tegroup_mlp_gemm(NULL, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_UNSET, &w.gemm, &error));
+    BOTH(tegroup_mlp_forward(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_forward(NULL, &w.mlp, NULL, &error));
+    BOTH(tegroup_mlp_dgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_dgrad(&w.mlp_plan, NULL, NULL, &error));
+    BOTH(tegroup_mlp_wgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_wgrad(&w.mlp_plan, NULL, NULL, &error));
     BOTH(tegroup_activation_forward(&w.activation, NULL, &error), tegroup_activation_forward(NULL, NULL, &error));
     BOTH(tegroup_activation_backward(&w.activation_backward, NULL, &error), tegroup_activation_backward(NULL, NULL, &error));
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));

@@ -108,8 +108,9 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     l->w2.row_scale = l->f2.row_scale;
     if (scales) {
         l->row_scale = (float *)(c->bias == 2 ? l->f2.row_scale : elements_new(TEGROUP_DTYPE_F32, l->f1.capacity, aligned));
+        rng values = rng_seed(s.seed ^ 99); /* so that r does not depend on the number of rows */
         for (int32_t g = 0; g < GROUPS && c->bias != 2; g++)
-            for (int64_t i = 0; i < l->f1.d.rows[g]; i++) l->row_scale[l->f1.start[g] + i] = (float)rng_unit(r);
+            for (int64_t i = 0; i < l->f1.d.rows[g]; i++) l->row_scale[l->f1.start[g] + i] = (float)rng_unit(&values);
         guarded_remember(l->row_scale);
     }
 
