@@ -44,7 +44,7 @@ UTEST(mlp, every_combination) {
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1, all = (MLP_COMBINATIONS + step - 1) / step;
     layers_worst = 0;
     int right = check_every_mlp(mlp_odd, 0, step, 7001, mlp_run);
-    printf("run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", right, all,
+    printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", right, all,
            (long)mlps_refused, (long)layers_elements, layers_worst);
     ASSERT_EQ(all, right);
 }
