@@ -728,7 +728,8 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
     TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
     TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10 /* max(gate, 0)^2                                                          */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -4589,6 +4590,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
     case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -4602,6 +4604,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, float alph
         *slope = tegroup_impl_fma_f32(x, density, s);
         return tegroup_impl_mul_f32(x, s);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (float)0 : (float)1; return x <= 0 ? (float)0 : x;
+    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (float)0 : x;
         *slope = w + w;
@@ -4653,6 +4656,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, double al
         *slope = tegroup_impl_fma_f64(x, density, s);
         return tegroup_impl_mul_f64(x, s);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (double)0 : (double)1; return x <= 0 ? (double)0 : x;
+    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (double)0 : x;
         *slope = w + w;
@@ -4830,7 +4834,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_RELU_SQUARED, ERROR_VALUE,
+    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
                       "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
@@ -5211,6 +5215,29 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 }
 #undef TEGROUP_IMPL_THERE
 
+/* What every descriptor of a layer hands on to its products. */
+#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
+    do {                                                                                                               \
+        (to)->compute = (from)->compute;                                                                               \
+        (to)->expected_rows = (from)->expected_rows;                                                                   \
+        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
+        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
+        (to)->backend = (from)->backend;                                                                               \
+        (to)->sm_limit = (from)->sm_limit;                                                                             \
+        (to)->threads = (from)->threads;                                                                               \
+        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
+        (to)->check_level = (from)->check_level;                                                                       \
+        (to)->workspace = (from)->workspace;                                                                           \
+        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
+        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
+        (to)->cublaslt = (from)->cublaslt;                                                                             \
+        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
+        (to)->streams = (from)->streams;                                                                               \
+        (to)->events = (from)->events;                                                                                 \
+        (to)->stream_count = (from)->stream_count;                                                                     \
+        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
+    } while (0)
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
     const tegroup_tensor *operands[5];
@@ -5231,24 +5258,9 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    gemm->compute = desc->compute;
-    gemm->expected_rows = desc->expected_rows;
-    gemm->expected_rows_max = desc->expected_rows_max;
-    gemm->data_alignment_bytes = is_op ? desc->data_alignment_bytes : 0; /* the word is not about rows of one column */
-    gemm->backend = is_op ? desc->backend : TEGROUP_BACKEND_AUTO;
-    gemm->sm_limit = desc->sm_limit;
-    gemm->threads = desc->threads;
-    gemm->ignore_quirks = desc->ignore_quirks;
-    gemm->check_level = desc->check_level;
-    gemm->workspace = desc->workspace;
-    gemm->workspace_bytes = desc->workspace_bytes;
-    gemm->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    gemm->cublaslt = desc->cublaslt;
-    gemm->cublaslt_functions = desc->cublaslt_functions;
-    gemm->streams = desc->streams;
-    gemm->events = desc->events;
-    gemm->stream_count = desc->stream_count;
-    gemm->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
@@ -5327,29 +5339,22 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     return TEGROUP_OK;
 }
 
-/* Forward and wgrad are one product each. */
+/* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                      tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+                                                      tegroup_op op, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), (int)op, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                  struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, stream, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), (int)op, error));
+    if (!run) return TEGROUP_OK;
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), (int)op, error);
 }
 
 /* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
  * touches. */
-TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                       int run, struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm, other;
@@ -5364,10 +5369,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
                       scale->dtype);
-    if (scale->dtype == TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error);
-    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) {
+        if (!run) return TEGROUP_OK;
+        return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD,
+                                           error);
+    }
+    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
@@ -5380,8 +5388,26 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error), second,
+                                       error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
 /* ==== [38] Grouped MLP: tensors and rules ==== */
@@ -5571,24 +5597,7 @@ static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const t
         }
     }
     linear->accumulate = desc->accumulate;
-    linear->compute = desc->compute;
-    linear->expected_rows = desc->expected_rows;
-    linear->expected_rows_max = desc->expected_rows_max;
-    linear->data_alignment_bytes = desc->data_alignment_bytes;
-    linear->backend = desc->backend;
-    linear->sm_limit = desc->sm_limit;
-    linear->threads = desc->threads;
-    linear->ignore_quirks = desc->ignore_quirks;
-    linear->check_level = desc->check_level;
-    linear->workspace = desc->workspace;
-    linear->workspace_bytes = desc->workspace_bytes;
-    linear->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    linear->cublaslt = desc->cublaslt;
-    linear->cublaslt_functions = desc->cublaslt_functions;
-    linear->streams = desc->streams;
-    linear->events = desc->events;
-    linear->stream_count = desc->stream_count;
-    linear->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
 }
 
 /* Which tensors are there, and for which others. */
@@ -5997,8 +6006,10 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
 
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
 
-TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                               struct CUstream_st *stream, tegroup_error *error) {
+/* The calls; run 0: only what they check. */
+
+static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
     const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
                            | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
@@ -6013,6 +6024,7 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
         tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
+    if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
     TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
     return tegroup_impl_mlp_run(&products[1], stream, error);
@@ -6020,8 +6032,8 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
 
 /* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
  * is computed again before its input may be overwritten. */
-TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                             struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
     uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
                      | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
@@ -6050,6 +6062,7 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &again, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
 
+    if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
     if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
@@ -6057,8 +6070,8 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                             struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
     uint32_t reads = 0, writes = 0;
     tegroup_impl_mlp_product products[2];
     int count = 0, i;
@@ -6079,10 +6092,25 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
                                                      reads, writes, error));
-    for (i = 0; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    for (i = 0; i < count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_BIT
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_forward(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
+}
 
 /* ==== [40] Validate ==== */
 

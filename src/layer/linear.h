@@ -233,6 +233,29 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 }
 #undef TEGROUP_IMPL_THERE
 
+/* What every descriptor of a layer hands on to its products. */
+#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
+    do {                                                                                                               \
+        (to)->compute = (from)->compute;                                                                               \
+        (to)->expected_rows = (from)->expected_rows;                                                                   \
+        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
+        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
+        (to)->backend = (from)->backend;                                                                               \
+        (to)->sm_limit = (from)->sm_limit;                                                                             \
+        (to)->threads = (from)->threads;                                                                               \
+        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
+        (to)->check_level = (from)->check_level;                                                                       \
+        (to)->workspace = (from)->workspace;                                                                           \
+        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
+        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
+        (to)->cublaslt = (from)->cublaslt;                                                                             \
+        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
+        (to)->streams = (from)->streams;                                                                               \
+        (to)->events = (from)->events;                                                                                 \
+        (to)->stream_count = (from)->stream_count;                                                                     \
+        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
+    } while (0)
+
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
     const tegroup_tensor *operands[5];
@@ -253,24 +276,9 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    gemm->compute = desc->compute;
-    gemm->expected_rows = desc->expected_rows;
-    gemm->expected_rows_max = desc->expected_rows_max;
-    gemm->data_alignment_bytes = is_op ? desc->data_alignment_bytes : 0; /* the word is not about rows of one column */
-    gemm->backend = is_op ? desc->backend : TEGROUP_BACKEND_AUTO;
-    gemm->sm_limit = desc->sm_limit;
-    gemm->threads = desc->threads;
-    gemm->ignore_quirks = desc->ignore_quirks;
-    gemm->check_level = desc->check_level;
-    gemm->workspace = desc->workspace;
-    gemm->workspace_bytes = desc->workspace_bytes;
-    gemm->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    gemm->cublaslt = desc->cublaslt;
-    gemm->cublaslt_functions = desc->cublaslt_functions;
-    gemm->streams = desc->streams;
-    gemm->events = desc->events;
-    gemm->stream_count = desc->stream_count;
-    gemm->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
@@ -349,29 +357,22 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     return TEGROUP_OK;
 }
 
-/* Forward and wgrad are one product each. */
+/* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                      tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+                                                      tegroup_op op, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), (int)op, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                  struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, stream, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), (int)op, error));
+    if (!run) return TEGROUP_OK;
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), (int)op, error);
 }
 
 /* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
  * touches. */
-TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                       int run, struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm, other;
@@ -386,10 +387,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
                       scale->dtype);
-    if (scale->dtype == TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error);
-    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) {
+        if (!run) return TEGROUP_OK;
+        return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD,
+                                           error);
+    }
+    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
@@ -402,6 +406,24 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error), second,
+                                       error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }

@@ -243,8 +243,10 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
 
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
 
-TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                               struct CUstream_st *stream, tegroup_error *error) {
+/* The calls; run 0: only what they check. */
+
+static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
     const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
                            | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
@@ -259,6 +261,7 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
         tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
+    if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
     TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
     return tegroup_impl_mlp_run(&products[1], stream, error);
@@ -266,8 +269,8 @@ TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, con
 
 /* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
  * is computed again before its input may be overwritten. */
-TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                             struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
     uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
                      | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
@@ -296,6 +299,7 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &again, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
 
+    if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
     if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
@@ -303,8 +307,8 @@ TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                             struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
     uint32_t reads = 0, writes = 0;
     tegroup_impl_mlp_product products[2];
     int count = 0, i;
@@ -325,7 +329,22 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
                                                      reads, writes, error));
-    for (i = 0; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    for (i = 0; i < count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_BIT
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_forward(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
+}

@@ -185,24 +185,7 @@ static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const t
         }
     }
     linear->accumulate = desc->accumulate;
-    linear->compute = desc->compute;
-    linear->expected_rows = desc->expected_rows;
-    linear->expected_rows_max = desc->expected_rows_max;
-    linear->data_alignment_bytes = desc->data_alignment_bytes;
-    linear->backend = desc->backend;
-    linear->sm_limit = desc->sm_limit;
-    linear->threads = desc->threads;
-    linear->ignore_quirks = desc->ignore_quirks;
-    linear->check_level = desc->check_level;
-    linear->workspace = desc->workspace;
-    linear->workspace_bytes = desc->workspace_bytes;
-    linear->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    linear->cublaslt = desc->cublaslt;
-    linear->cublaslt_functions = desc->cublaslt_functions;
-    linear->streams = desc->streams;
-    linear->events = desc->events;
-    linear->stream_count = desc->stream_count;
-    linear->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
 }
 
 /* Which tensors are there, and for which others. */

@@ -876,7 +876,7 @@ static void fuzz_activation(void) {
     int64_t rows = below(8), width = below(9);
     int gated;
     OPEN(desc);
-    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     desc.interleaved = gated ? below(2) : 0;
     if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
@@ -899,7 +899,7 @@ static void fuzz_activation_backward(void) {
     int64_t rows = below(8), width = below(9);
     int gated;
     OPEN(desc);
-    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     desc.interleaved = gated ? below(2) : 0;
     if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
@@ -1052,7 +1052,7 @@ static void fuzz_mlp(void) {
     memset(&desc, 0, sizeof desc);
     memset(&sizes, 0, sizeof sizes);
     sizes.groups = below(6);
-    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     wide = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 : 1;
     desc.interleaved = wide == 2 ? below(2) : 0;
     make_tensor(&desc.fc1.weight, operand, 0, &sizes, wide * h, k);
