@@ -45,34 +45,37 @@
  *   [12] Gated activations
  *   [13] Grouped linear
  *   [14] Grouped MLP
- *   [15] MoE operations
- *   [16] Functions
- *   [17] Helpers
- *   [18] Names and texts
- *   [19] Conversions
- *   [20] Scale layouts
- *   [21] Layout arithmetic
- *   [22] Checks of tensors and matrices
- *   [23] Prepare
- *   [24] The problem of a GEMM
- *   [25] Backend and quirk tables
- *   [26] Rows
- *   [27] CPU GEMM kernel
- *   [28] Explain and plan
- *   [29] The product of one group
- *   [30] Set-up of a grouped cuBLASLt matmul
- *   [31] CPU GEMM
- *   [32] Check and run a GEMM
- *   [33] Tune, save and load a plan
- *   [34] Formulas
- *   [35] Activation formulas
- *   [36] Activations
- *   [37] Grouped linear layer
- *   [38] Grouped MLP: tensors and rules
- *   [39] Grouped MLP
- *   [40] Validate
- *   [41] Router
- *   [42] Permute and combine
+ *   [15] Op chain
+ *   [16] MoE operations
+ *   [17] Functions
+ *   [18] Helpers
+ *   [19] Names and texts
+ *   [20] Conversions
+ *   [21] Scale layouts
+ *   [22] Layout arithmetic
+ *   [23] Checks of tensors and matrices
+ *   [24] Prepare
+ *   [25] The problem of a GEMM
+ *   [26] Backend and quirk tables
+ *   [27] Rows
+ *   [28] CPU GEMM kernel
+ *   [29] Explain and plan
+ *   [30] The product of one group
+ *   [31] Set-up of a grouped cuBLASLt matmul
+ *   [32] CPU GEMM
+ *   [33] Check and run a GEMM
+ *   [34] Tune, save and load a plan
+ *   [35] Formulas
+ *   [36] Activation formulas
+ *   [37] Activations
+ *   [38] Grouped linear layer
+ *   [39] Grouped MLP: tensors and rules
+ *   [40] Grouped MLP
+ *   [41] Op chain: rules and buffers
+ *   [42] Op chain
+ *   [43] Validate
+ *   [44] Router
+ *   [45] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -951,7 +954,112 @@ typedef struct tegroup_mlp_plan {
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
 } tegroup_mlp_plan;
 
-/* ==== [15] MoE operations ==== */
+/* ==== [15] Op chain ==== */
+
+#define TEGROUP_CHAIN_MAX_OPS 8
+
+typedef enum tegroup_chain_kind {
+    TEGROUP_CHAIN_UNSET      = 0,
+    TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument   */
+    TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument       */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy   */
+    TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required                         */
+    TEGROUP_CHAIN_USER       = 5  /* the caller's functions                                                            */
+} tegroup_chain_kind;
+
+/* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
+ * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
+typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *grad_output, const tegroup_tensor *grad_input, struct CUstream_st *stream, tegroup_error *error);
+
+/* What an op is; the fields of other kinds are ignored. */
+typedef struct tegroup_chain_op {
+    tegroup_chain_kind  kind;        /* required                                                                   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
+    int32_t             interleaved;
+    double              alpha, limit;
+    int64_t             cols;        /* USER: columns of y; 0 = those of x                                         */
+    tegroup_chain_forward_function  forward;  /* USER: required                                                    */
+    tegroup_chain_backward_function backward; /* USER: required with grad_output                                   */
+    void               *context;     /* USER: handed on                                                            */
+} tegroup_chain_op;
+
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+typedef struct tegroup_chain_argument {
+    int32_t        op;              /* index in ops                                                                */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
+                                       Not taken by BIAS                                                           */
+    const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
+    tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
+    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale; absent = not wanted                              */
+    const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
+} tegroup_chain_argument;
+
+/* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
+ * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
+ * dtype unless an argument says otherwise. All memory is the caller's. */
+typedef struct tegroup_chain_desc {
+    size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
+    tegroup_space   space;          /* required                                                                   */
+    const tegroup_chain_op *ops;    /* [op_count] in host memory; required                                        */
+    int32_t         op_count;       /* 1 to TEGROUP_CHAIN_MAX_OPS                                                 */
+    const tegroup_chain_argument *arguments; /* [argument_count] in host memory, in any order; NULL = none        */
+    int32_t         argument_count;
+    tegroup_tensor  input;          /* in  [rows, cols], ragged rows, contiguous; required                        */
+    tegroup_tensor  grad_output;    /* in  gradient of the last op's y; absent = forward alone                    */
+    int32_t         unfused;        /* 1: no fusion pass                                                          */
+    int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
+    void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
+    size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
+
+    /* From here on as in tegroup_linear_desc, for each op. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+    int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
+                                       wanted; written only on error                                              */
+} tegroup_chain_desc;
+
+/* How an op runs. */
+typedef struct tegroup_chain_verdict {
+    int32_t     first, count; /* ops that run as one: first = its own index and 1, or a grouped MLP's             */
+    const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
+} tegroup_chain_verdict;
+
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+
+/* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
+typedef struct tegroup_chain_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    int32_t             op_count;
+    uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_layout      saved, workspace;
+    tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
+    tegroup_mlp_plan    mlps[2];
+} tegroup_chain_plan;
+
+/* ==== [16] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -1052,7 +1160,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [16] Functions ==== */
+/* ==== [17] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -1175,6 +1283,20 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
 
+/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one stream and good
+ * for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every other activation why not; it
+ * writes desc->op_count verdicts. Everything is checked before anything runs, but for what a USER op itself refuses. Errors
+ * are in the words of the op that *desc->refused names, its tensors those of tegroup_linear_desc, tegroup_mlp_desc or
+ * tegroup_activation_desc; those of arguments and of the chain begin so. */
+TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+    tegroup_chain_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
+    tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS], tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -1205,7 +1327,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [17] Helpers ==== */
+/* ==== [18] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1279,7 +1401,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [18] Names and texts ==== */
+/* ==== [19] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1367,7 +1489,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [19] Conversions ==== */
+/* ==== [20] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1483,7 +1605,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [20] Scale layouts ==== */
+/* ==== [21] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1543,7 +1665,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [21] Layout arithmetic ==== */
+/* ==== [22] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1689,7 +1811,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [22] Checks of tensors and matrices ==== */
+/* ==== [23] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -2091,7 +2213,7 @@ static inline tegroup_status tegroup_impl_check_built(tegroup_space space, tegro
     return TEGROUP_OK;
 }
 
-/* ==== [23] Prepare ==== */
+/* ==== [24] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2497,7 +2619,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [24] The problem of a GEMM ==== */
+/* ==== [25] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2735,7 +2857,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [25] Backend and quirk tables ==== */
+/* ==== [26] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2829,7 +2951,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [26] Rows ==== */
+/* ==== [27] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2935,7 +3057,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [27] CPU GEMM kernel ==== */
+/* ==== [28] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3221,7 +3343,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [28] Explain and plan ==== */
+/* ==== [29] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3648,7 +3770,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [29] The product of one group ==== */
+/* ==== [30] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3739,7 +3861,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [30] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [31] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -3838,7 +3960,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
 }
 
-/* ==== [31] CPU GEMM ==== */
+/* ==== [32] CPU GEMM ==== */
 
 /* One tile of one group: rows i0.., columns j0.. of D, from an empty sum to the stored result. */
 static inline void tegroup_impl_cpu_gemm_tile_f32(const tegroup_gemm_desc *desc, const tegroup_impl_product *p,
@@ -4039,7 +4161,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [32] Check and run a GEMM ==== */
+/* ==== [33] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -4260,7 +4382,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [33] Tune, save and load a plan ==== */
+/* ==== [34] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -4402,7 +4524,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [34] Formulas ==== */
+/* ==== [35] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -4443,7 +4565,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [35] Activation formulas ==== */
+/* ==== [36] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -4698,7 +4820,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, doub
     return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [36] Activations ==== */
+/* ==== [37] Activations ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -4980,7 +5102,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [37] Grouped linear layer ==== */
+/* ==== [38] Grouped linear layer ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -5083,6 +5205,14 @@ static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, 
     return status;
 }
 
+/* A tensor's rules, by the name of this one. */
+static inline tegroup_status tegroup_impl_linear_said_of(tegroup_impl_linear_tensor tensor, const tegroup_tensor *t,
+                                                         tegroup_error *error) {
+    const tegroup_status status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
+    return status;
+}
+
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
 static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
                                                               tegroup_impl_linear_tensor tensor, tegroup_error *error) {
@@ -5097,13 +5227,8 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
     int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
     int64_t n = weight->shape.rows, k = weight->shape.cols;
-    tegroup_status status;
     if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
-    status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
-    if (status != TEGROUP_OK) {
-        if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
-        return status;
-    }
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(tensor, t, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
                       "must equal weight.shape.groups", weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -5410,7 +5535,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [38] Grouped MLP: tensors and rules ==== */
+/* ==== [39] Grouped MLP: tensors and rules ==== */
 
 /* Its tensors, by name. */
 /* clang-format off */
@@ -5761,7 +5886,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return TEGROUP_OK;
 }
 
-/* ==== [39] Grouped MLP ==== */
+/* ==== [40] Grouped MLP ==== */
 
 /* A product of a call, and its plan. */
 typedef struct tegroup_impl_mlp_product {
@@ -6112,7 +6237,672 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
 }
 
-/* ==== [40] Validate ==== */
+/* ==== [41] Op chain: rules and buffers ==== */
+
+/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
+ * it writes; grads are their gradients, absent where none is computed. */
+typedef struct tegroup_impl_chain {
+    int32_t at;                                              /* the op that is being looked at; -1 = the chain */
+    uint32_t named;                                          /* bit i: op i has an argument */
+    tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
+    uint32_t fused;                             /* as in the plan */
+    tegroup_layout saved, gradients;
+} tegroup_impl_chain;
+
+#define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
+
+static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
+    return TEGROUP_IMPL_THERE(desc->grad_output);
+}
+
+/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous buffer. */
+static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
+                                                           int64_t cols, const char *const *paths,
+                                                           tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
+                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
+                      "must equal input.shape.groups", like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
+                      "must equal input.shape.rows", like->rows, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_COLS],
+                      "must equal the columns that the ops give it", cols, shape->cols);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == cols, ERROR_LAYOUT, paths[TEGROUP_IMPL_MEMBER_LD],
+                      "must be 0 or shape.cols: what lies between ops is contiguous", cols, t->ld);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS_SPACE],
+                      "must be unset: rows are one buffer", 0, t->pointers_space);
+    return TEGROUP_OK;
+}
+
+/* An op by itself, and which arguments it takes. */
+static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
+                                                         const tegroup_impl_chain *chain, int32_t i,
+                                                         tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    const int scales =
+        op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
+                      TEGROUP_CHAIN_USER, op->kind);
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_BIAS)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_SCALE)
+        TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
+                          "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
+    if (op->kind == TEGROUP_CHAIN_USER) {
+        TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
+        TEGROUP_IMPL_RULE(op->backward != NULL || !tegroup_impl_chain_backward(desc), ERROR_NULL_ARGUMENT,
+                          "ops.backward", "must not be NULL with grad_output", 1, 0);
+        TEGROUP_IMPL_RULE(op->cols >= 0 && op->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "ops.cols",
+                          "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, op->cols);
+    }
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
+                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, i);
+    TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                      "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                          || TEGROUP_IMPL_THERE(op->weights.bias),
+                      ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
+                      given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
+                      "is not taken by a USER op", 0, i);
+    TEGROUP_IMPL_RULE(tegroup_impl_chain_backward(desc)
+                          || (!TEGROUP_IMPL_THERE(given->grad_input) && !TEGROUP_IMPL_THERE(given->grad_row_scale)),
+                      ERROR_COMBINATION,
+                      TEGROUP_IMPL_THERE(given->grad_input) ? "arguments.grad_input" : "arguments.grad_row_scale",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
+    return TEGROUP_OK;
+}
+
+static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
+    if (op->kind == TEGROUP_CHAIN_LINEAR) return op->weights.weight.shape.rows;
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
+    return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
+}
+
+/* NULL, or why the activation at i + 1 and its neighbours are no grouped MLP: what the MLP cannot give. */
+static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                   int32_t i) {
+    const tegroup_chain_argument *first, *middle, *last;
+    if (desc->unfused) return "the fusion pass is turned off";
+    if (i < 0 || i + 2 >= desc->op_count || desc->ops[i].kind != TEGROUP_CHAIN_LINEAR
+        || desc->ops[i + 2].kind != TEGROUP_CHAIN_LINEAR)
+        return "it does not lie between two linears";
+    if (i > 0 && (chain->fused >> (i - 1) & 1u || (i > 1 && chain->fused >> (i - 2) & 1u)))
+        return "the linear before it is part of a grouped MLP already";
+    first = &chain->arguments[i];
+    middle = first + 1;
+    last = first + 2;
+    if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+        return "the linear after it scales its bias by other numbers";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
+        return "the gradients of its row_scale and of its bias's are wanted by themselves";
+    if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
+    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
+        return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
+                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
+                             *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
+                             *const input[] = TEGROUP_IMPL_PATHS("input"),
+                             *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
+    int64_t most = 0;
+    int32_t i, turn = 0;
+    memset(chain, 0, sizeof *chain);
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
+                      "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
+    TEGROUP_IMPL_RULE(desc->argument_count >= 0, ERROR_VALUE, "argument_count", "must not be negative", 0,
+                      desc->argument_count);
+    TEGROUP_IMPL_RULE(desc->arguments || desc->argument_count == 0, ERROR_NULL_ARGUMENT, "arguments",
+                      "must not be NULL with argument_count", 1, 0);
+    TEGROUP_IMPL_RULE(desc->unfused == 0 || desc->unfused == 1, ERROR_VALUE, "unfused", "must be 0 or 1", 1,
+                      desc->unfused);
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->input, desc->input.shape.cols, input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_INPUT, &desc->input, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&desc->input.shape), ERROR_UNSET, "input.shape.row_sizes.encoding",
+                      "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
+                      "must be unset: a chain's groups have one width", 0, 1);
+    for (i = 0; i < desc->argument_count; i++) {
+        const tegroup_chain_argument *given = &desc->arguments[i];
+        chain->at = -1;
+        TEGROUP_IMPL_RULE(given->op >= 0 && given->op < desc->op_count, ERROR_VALUE, "arguments.op",
+                          "must be the index of an op", desc->op_count - 1, given->op);
+        chain->at = given->op;
+        TEGROUP_IMPL_RULE(!(chain->named >> given->op & 1u), ERROR_COMBINATION, "arguments.op",
+                          "must not be named twice", 1, given->op);
+        chain->arguments[given->op] = *given;
+        chain->named |= 1u << given->op;
+    }
+    tegroup_impl_layout_begin(&chain->saved);
+    chain->values[0] = desc->input;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        const int64_t cols = chain->values[i].shape.cols;
+        tegroup_tensor *value = &chain->values[i + 1];
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
+                              || cols % 2 == 0,
+                          ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
+                          cols);
+        *value = desc->input;
+        value->shape.cols = tegroup_impl_chain_cols(&desc->ops[i], cols);
+        value->ld = 0;
+        if (TEGROUP_IMPL_THERE(given->out)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->out, value->shape.cols, out, error));
+            value->dtype = given->out.dtype;
+            value->data = given->out.data;
+            continue;
+        }
+        TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
+                          TEGROUP_DTYPE_F64, 0);
+        value->data = desc->saved ? (char *)desc->saved + chain->saved.total_bytes : NULL;
+        tegroup_impl_layout_add(&chain->saved, "what an op gave", tegroup_impl_extent_bytes(value));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
+            chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
+            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+        }
+    chain->at = -1;
+    tegroup_impl_layout_begin(&chain->gradients);
+    if (!tegroup_impl_chain_backward(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
+                                                   grad_output, error));
+    chain->grads[desc->op_count] = desc->grad_output;
+    for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
+    most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
+    for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
+    for (i = desc->op_count - 1; i >= 0; i--) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        tegroup_tensor *grad = &chain->grads[i];
+        chain->at = i;
+        if (i >= 2 && chain->fused >> (i - 2) & 1u) continue; /* the MLP's own */
+        if (desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            *grad = chain->grads[i + 1];
+            continue;
+        }
+        if (TEGROUP_IMPL_THERE(given->grad_input)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->grad_input, chain->values[i].shape.cols,
+                                                           grad_input, error));
+            *grad = chain->values[i];
+            grad->ld = 0;
+            grad->dtype = given->grad_input.dtype;
+            grad->data = given->grad_input.data;
+            continue;
+        }
+        if (i == 0) continue;
+        *grad = chain->values[i];
+        grad->ld = 0;
+        grad->dtype = desc->input.dtype;
+        grad->data = gradients ? gradients + chain->gradients.items[turn].offset_bytes : NULL;
+        turn = (turn + 1) % 3;
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* One buffer of a chain, its name, and whether the call writes it. */
+typedef struct tegroup_impl_chain_buffer {
+    const tegroup_tensor *tensor;
+    const char *field;
+    int32_t at;
+    int writes;
+} tegroup_impl_chain_buffer;
+
+/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
+ * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            size_t workspace_bytes, int backward,
+                                                            tegroup_error *error) {
+    tegroup_impl_chain_buffer all[6 * TEGROUP_CHAIN_MAX_OPS + 2];
+    const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
+    int32_t i, j, count = 0;
+#define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
+    do {                                                                                                               \
+        all[count].tensor = (of);                                                                                      \
+        all[count].field = (name);                                                                                     \
+        all[count].at = (index);                                                                                       \
+        all[count++].writes = (written);                                                                               \
+    } while (0)
+    TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
+        }
+        if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
+            TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
+        if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        if (backward && TEGROUP_IMPL_THERE(given->grad_input))
+            TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
+    }
+#undef TEGROUP_IMPL_ADD
+    for (i = 0; i < count; i++) {
+        chain->at = all[i].at;
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
+        for (j = 0; j < count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+                              ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
+                      "workspace", "must not overlap saved", 0, 1);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE
+
+/* ==== [42] Op chain ==== */
+
+static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+                                                        int32_t at) {
+    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    return status;
+}
+
+/* Rows as op i sees them: with its routing, in one contiguous buffer. */
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
+    return t;
+}
+
+static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                             tegroup_linear_desc *linear) {
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(linear, 0, sizeof *linear);
+    linear->struct_size = sizeof *linear;
+    linear->space = desc->space;
+    linear->weight = weights->weight;
+    linear->bias = weights->bias;
+    linear->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    linear->row_scale = given->row_scale;
+    linear->row_scale_dtype = given->row_scale_dtype;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    if (!tegroup_impl_chain_backward(desc)) return;
+    linear->main_grad = weights->main_grad;
+    linear->bias_grad = weights->bias_grad;
+    linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    linear->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    linear->grad_row_scale = given->grad_row_scale;
+    if (weights->main_grad.dtype != TEGROUP_DTYPE_UNSET) linear->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                          tegroup_mlp_desc *mlp) {
+    const tegroup_chain_op *op = &desc->ops[i + 1];
+    const tegroup_chain_argument *given = &chain->arguments[i + 1];
+    const int backward = tegroup_impl_chain_backward(desc);
+    memset(mlp, 0, sizeof *mlp);
+    mlp->struct_size = sizeof *mlp;
+    mlp->space = desc->space;
+    mlp->fc1 = desc->ops[i].weights;
+    mlp->fc2 = desc->ops[i + 2].weights;
+    mlp->activation = op->activation;
+    mlp->interleaved = op->interleaved;
+    mlp->alpha = op->alpha;
+    mlp->limit = op->limit;
+    mlp->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    mlp->preactivation = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    mlp->activated = tegroup_impl_chain_rows(chain, i, &chain->values[i + 2]);
+    mlp->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 3]);
+    mlp->row_scale = given->row_scale;
+    mlp->row_scale_dtype = given->row_scale_dtype;
+    mlp->fc2_bias_scaled = chain->arguments[i + 2].row_scale_dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TAKE_OPTIONS(mlp, desc);
+    if (!backward) {
+        memset(&mlp->fc1.main_grad, 0, sizeof mlp->fc1.main_grad);
+        memset(&mlp->fc1.bias_grad, 0, sizeof mlp->fc1.bias_grad);
+        memset(&mlp->fc2.main_grad, 0, sizeof mlp->fc2.main_grad);
+        memset(&mlp->fc2.bias_grad, 0, sizeof mlp->fc2.bias_grad);
+        return;
+    }
+    mlp->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 3]);
+    mlp->grad_preactivation = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    mlp->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    mlp->grad_row_scale = given->grad_row_scale;
+    mlp->accumulate =
+        desc->accumulate
+        && (mlp->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET || mlp->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET);
+}
+
+/* x + bias is a product without terms: k is 0, C is x, and beta 1. So is the sum of dY that is the bias's gradient. */
+static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                           tegroup_op op, tegroup_gemm_desc *gemm) {
+    static const float one = 1;
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    tegroup_tensor x = tegroup_impl_chain_rows(chain, i, &chain->values[i]), none = x;
+    none.shape.cols = 0;
+    none.ld = 0;
+    none.data = NULL;
+    memset(gemm, 0, sizeof *gemm);
+    gemm->struct_size = sizeof *gemm;
+    gemm->space = desc->space;
+    gemm->op = op;
+    gemm->b = weights->bias; /* for its groups */
+    gemm->b.dtype = x.dtype;
+    gemm->b.data = NULL;
+    gemm->b.pointers = NULL;
+    gemm->b.pointers_space = TEGROUP_SPACE_UNSET;
+    gemm->b.ld = gemm->b.group_stride = 0;
+    gemm->b.shape.rows = x.shape.cols;
+    gemm->b.shape.cols = 0;
+    if (op == TEGROUP_OP_FORWARD) {
+        gemm->a = none;
+        gemm->c = x;
+        gemm->d = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+        gemm->bias = weights->bias;
+        gemm->beta.data = &one;
+        gemm->beta.space = TEGROUP_SPACE_HOST;
+    } else {
+        gemm->d = gemm->b;
+        gemm->d.dtype = weights->bias_grad.dtype;
+        gemm->a = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+        gemm->b = none;
+        gemm->b.dtype = gemm->a.dtype;
+        gemm->bias = weights->bias_grad;
+    }
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    gemm->backend = TEGROUP_BACKEND_AUTO;
+    if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, tegroup_activation_desc *forward,
+                                                 tegroup_activation_backward_desc *backward) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(forward, 0, sizeof *forward);
+    memset(backward, 0, sizeof *backward);
+    forward->struct_size = sizeof *forward;
+    forward->space = desc->space;
+    forward->activation = TEGROUP_ACTIVATION_IDENTITY; /* SCALE */
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION) {
+        forward->activation = op->activation;
+        forward->interleaved = op->interleaved;
+        forward->alpha = op->alpha;
+        forward->limit = op->limit;
+    }
+    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
+    forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
+    if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
+        forward->row_scale.data = (void *)(uintptr_t)given->row_scale;
+        forward->row_scale.rows = desc->input.shape.rows;
+        forward->row_scale.cols = 1;
+        forward->row_scale.dtype = given->row_scale_dtype;
+    }
+    backward->struct_size = sizeof *backward;
+    backward->space = desc->space;
+    backward->activation = forward->activation;
+    backward->interleaved = forward->interleaved;
+    backward->alpha = forward->alpha;
+    backward->limit = forward->limit;
+    backward->snapshot = forward->snapshot;
+    backward->input = forward->input;
+    backward->row_scale = forward->row_scale;
+    backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
+    backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
+    backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+/* Ops that run as one from op i on. */
+static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
+    return chain->fused >> i & 1u ? 3 : 1;
+}
+
+static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                     int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
+                                                     size_t *bytes, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    *bytes = 0;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &plan->mlps[i / 3], error));
+        *bytes = plan->mlps[i / 3].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_LINEAR) {
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        TEGROUP_IMPL_TRY(tegroup_linear_plan_make(&linear, target, &plan->ops[i], error));
+        *bytes = plan->ops[i].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_BIAS) {
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
+            tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+            TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+        }
+        *bytes = plan->ops[i].workspace.total_bytes;
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                     tegroup_chain_plan *plan, tegroup_impl_chain *chain,
+                                                     tegroup_error *error) {
+    tegroup_chain_plan made;
+    size_t most = 0, bytes;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
+    made.op_count = desc->op_count;
+    made.fused = chain->fused;
+    made.saved = chain->saved;
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan(desc, chain, i, target, &made, &bytes, error));
+        if (bytes > most) most = bytes;
+    }
+    chain->at = -1;
+    tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
+    for (i = 0; i < chain->gradients.count; i++)
+        tegroup_impl_layout_add(&made.workspace, chain->gradients.items[i].name,
+                                (int64_t)chain->gradients.items[i].bytes);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
+                      ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
+                      tegroup_impl_max_bytes(), desc->input.shape.rows);
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                   tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
+                                                 tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
+                                                 tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    int32_t i, j, count;
+    if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < desc->op_count; i += count)
+        for (j = i, count = tegroup_impl_chain_count(&chain, i); j < i + count; j++) {
+            verdicts[j].first = i;
+            verdicts[j].count = count;
+            verdicts[j].reason = chain.reasons[j];
+        }
+    return TEGROUP_OK;
+}
+
+/* One op, or the MLP that begins there. run 0: only what it checks; a caller's function has nothing to check. */
+static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                        const tegroup_impl_chain *chain, int32_t i, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc activation;
+    tegroup_activation_backward_desc unused;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].forward, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].forward, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error) : TEGROUP_OK;
+    default:
+        tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
+        return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     const tegroup_impl_chain *chain, int32_t i, int run,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc unused;
+    tegroup_activation_backward_desc activation;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
+        if (mlp.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET && mlp.fc2.main_grad.dtype == TEGROUP_DTYPE_UNSET)
+            return TEGROUP_OK;
+        return tegroup_impl_mlp_wgrad(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_linear_dgrad(&plan->ops[i], &linear, run, stream, error));
+        if (linear.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_WGRAD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run && wants_dx
+                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+                   : TEGROUP_OK;
+    default:
+        if (!wants_dx) return TEGROUP_OK;
+        tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+/* Every op is checked before the first runs. */
+static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     int backward, tegroup_impl_chain *chain,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
+    char *gradients = NULL;
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    if (desc && desc->workspace && plan->workspace.count > 1)
+        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
+    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
+                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
+    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
+                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
+                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
+    for (run = 0; run < 2; run++)
+        for (i = 0; i < count; i++) {
+            chain->at = starts[backward ? count - 1 - i : i];
+            TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
+                                      : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
+        }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+/* ==== [43] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -6281,7 +7071,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [41] Router ==== */
+/* ==== [44] Router ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -6581,7 +7371,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [42] Permute and combine ==== */
+/* ==== [45] Permute and combine ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -54,7 +54,7 @@ typedef struct tegroup_chain_desc {
     int32_t         op_count;       /* 1 to TEGROUP_CHAIN_MAX_OPS                                                 */
     const tegroup_chain_argument *arguments; /* [argument_count] in host memory, in any order; NULL = none        */
     int32_t         argument_count;
-    tegroup_tensor  input;          /* in  [rows, cols], ragged rows; required                                    */
+    tegroup_tensor  input;          /* in  [rows, cols], ragged rows, contiguous; required                        */
     tegroup_tensor  grad_output;    /* in  gradient of the last op's y; absent = forward alone                    */
     int32_t         unfused;        /* 1: no fusion pass                                                          */
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
@@ -100,5 +100,5 @@ typedef struct tegroup_chain_plan {
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
     tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
-    tegroup_mlp_plan    mlps[3];
+    tegroup_mlp_plan    mlps[2];
 } tegroup_chain_plan;

@@ -101,6 +101,14 @@ static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, 
     return status;
 }
 
+/* A tensor's rules, by the name of this one. */
+static inline tegroup_status tegroup_impl_linear_said_of(tegroup_impl_linear_tensor tensor, const tegroup_tensor *t,
+                                                         tegroup_error *error) {
+    const tegroup_status status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
+    return status;
+}
+
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
 static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
                                                               tegroup_impl_linear_tensor tensor, tegroup_error *error) {
@@ -115,13 +123,8 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
     int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
     int64_t n = weight->shape.rows, k = weight->shape.cols;
-    tegroup_status status;
     if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
-    status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
-    if (status != TEGROUP_OK) {
-        if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
-        return status;
-    }
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(tensor, t, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
                       "must equal weight.shape.groups", weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,

@@ -955,7 +955,7 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 UTEST(status, activation) {
     tegroup_activation_desc *a = &w.activation;
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
+    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
@@ -977,7 +977,7 @@ UTEST(status, activation) {
 UTEST(status, activation_backward) {
     tegroup_activation_backward_desc *a = &w.activation_backward;
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
+    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
