@@ -6283,6 +6283,7 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
                                                          tegroup_error *error) {
+    static const char *const grad_row_scale[] = TEGROUP_IMPL_PATHS("arguments.grad_row_scale");
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
     const int scales =
@@ -6330,7 +6331,12 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
-    return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      given->row_scale_dtype);
+    if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
+    return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 
 static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
@@ -6488,7 +6494,8 @@ typedef struct tegroup_impl_chain_buffer {
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
                                                             tegroup_error *error) {
-    tegroup_impl_chain_buffer all[6 * TEGROUP_CHAIN_MAX_OPS + 2];
+    tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
+    tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
     const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
     int32_t i, j, count = 0;
 #define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
@@ -6511,6 +6518,13 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
             TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
         if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        scales[i] = desc->input;
+        scales[i].shape.cols = 1;
+        scales[i].ld = 0;
+        scales[i].dtype = given->row_scale_dtype;
+        scales[i].data = (void *)(uintptr_t)given->row_scale;
+        TEGROUP_IMPL_ADD(&scales[i], "arguments.row_scale", i, 0);
+        if (backward) TEGROUP_IMPL_ADD(&given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
         if (backward && TEGROUP_IMPL_THERE(given->grad_input))
             TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
     }

@@ -410,6 +410,10 @@ UTEST(chain, refuses) {
     NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
     NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
+    NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
+    NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
+    NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
     NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);
