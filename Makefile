@@ -27,7 +27,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -48,6 +48,9 @@ test-cpu: $(filter build/%,$(CPU_TESTS)) build/fuzz ## unit tests (plain and und
 
 test-gpu: ## tests on this machine's GPU
 	@tests/run.sh $(GPU_TESTS)
+
+test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one
+	tests/layers.sh
 
 sanitize-gpu: ## every kernel under memcheck, racecheck, initcheck and synccheck
 	tests/gpu/run.sh sanitize

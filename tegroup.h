@@ -44,32 +44,38 @@
  *   [11] Validation
  *   [12] Gated activations
  *   [13] Grouped linear
- *   [14] MoE operations
- *   [15] Functions
- *   [16] Helpers
- *   [17] Names and texts
- *   [18] Conversions
- *   [19] Scale layouts
- *   [20] Layout arithmetic
- *   [21] Checks of tensors and matrices
- *   [22] Prepare
- *   [23] The problem of a GEMM
- *   [24] Backend and quirk tables
- *   [25] Rows
- *   [26] CPU GEMM kernel
- *   [27] Explain and plan
- *   [28] The product of one group
- *   [29] Set-up of a grouped cuBLASLt matmul
- *   [30] CPU GEMM
- *   [31] Check and run a GEMM
- *   [32] Tune, save and load a plan
- *   [33] Formulas
- *   [34] Activation formulas
- *   [35] Activations
- *   [36] Grouped linear layer
- *   [37] Validate
- *   [38] Router
- *   [39] Permute and combine
+ *   [14] Grouped MLP
+ *   [15] Op chain
+ *   [16] MoE operations
+ *   [17] Functions
+ *   [18] Helpers
+ *   [19] Names and texts
+ *   [20] Conversions
+ *   [21] Scale layouts
+ *   [22] Layout arithmetic
+ *   [23] Checks of tensors and matrices
+ *   [24] Prepare
+ *   [25] The problem of a GEMM
+ *   [26] Backend and quirk tables
+ *   [27] Rows
+ *   [28] CPU GEMM kernel
+ *   [29] Explain and plan
+ *   [30] The product of one group
+ *   [31] Set-up of a grouped cuBLASLt matmul
+ *   [32] CPU GEMM
+ *   [33] Check and run a GEMM
+ *   [34] Tune, save and load a plan
+ *   [35] Formulas
+ *   [36] Activation formulas
+ *   [37] Activations
+ *   [38] Grouped linear layer
+ *   [39] Grouped MLP: tensors and rules
+ *   [40] Grouped MLP
+ *   [41] Op chain: rules and buffers
+ *   [42] Op chain
+ *   [43] Validate
+ *   [44] Router
+ *   [45] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -404,7 +410,7 @@ typedef struct tegroup_prepare_desc {
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
-#define TEGROUP_LAYOUT_MAX_ITEMS 24
+#define TEGROUP_LAYOUT_MAX_ITEMS 32
 
 typedef struct tegroup_layout_item {
     const char *name; /* static string         */
@@ -767,7 +773,8 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
     TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
     TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10 /* max(gate, 0)^2                                                          */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no
@@ -872,7 +879,229 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [14] MoE operations ==== */
+/* ==== [14] Grouped MLP ==== */
+
+/* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
+typedef enum tegroup_fusion {
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one, else a kernel of its own */
+    TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
+    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do today         */
+} tegroup_fusion;
+
+typedef enum tegroup_mlp_layer {
+    TEGROUP_MLP_LAYER_UNSET = 0,
+    TEGROUP_MLP_FC1         = 1,
+    TEGROUP_MLP_FC2         = 2
+} tegroup_mlp_layer;
+
+/* One of its two linear layers. Each tensor is one buffer or pointers (device lists for the backends whose kernels read them). */
+typedef struct tegroup_mlp_weights {
+    tegroup_tensor weight;    /* in  W [groups, n, k]; required, for its shape                                    */
+    tegroup_tensor bias;      /* in  [groups, 1, n]; F16, BF16, F32 or F64; absent = none                         */
+    tegroup_tensor main_grad; /* out dW [groups, n, k]; its own dtype, such as F32; absent = not wanted           */
+    tegroup_tensor bias_grad; /* out [groups, 1, n]; absent = not wanted. Needs main_grad and bias                */
+} tegroup_mlp_weights;
+
+/* fc1, an activation f and fc2, one of each an expert. h is the width between them: fc2.weight is [groups, n, h], fc1.weight
+ * [groups, 2 h, k] for an activation of gate and up, else [groups, h, k].
+ *
+ *   forward   preactivation = X W1^T + b1             reads input, fc1.weight, fc1.bias
+ *             activated = row_scale * f(preactivation)      row_scale
+ *             Y = activated W2^T + b2                       fc2.weight, fc2.bias; writes out and what is to be saved
+ *   dgrad     d activated = dY W2                     reads grad_output, fc2.weight
+ *             grad_preactivation, drow_scale                preactivation, row_scale; writes grad_preactivation, grad_row_scale
+ *             dX = grad_preactivation W1                    fc1.weight; writes dgrad_out, if wanted
+ *   wgrad     dW2 = dY^T activated, db2 = sum of dY   reads grad_output, activated;       writes fc2.main_grad, fc2.bias_grad
+ *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
+ *
+ * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
+ * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
+ * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
+ * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes, its
+ * capacity in rows, and (to run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
+ * their call touches, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more
+ * says so. Rows of saved tensors that no group owns are never touched. */
+typedef struct tegroup_mlp_desc {
+    size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
+    tegroup_space   space;          /* where all data live; required                                              */
+    tegroup_mlp_weights fc1, fc2;
+    tegroup_activation activation;  /* required                                                                   */
+    int32_t         interleaved;    /* 0: preactivation is [gate | up] halves; 1: gate, up, gate, up ...          */
+    double          alpha, limit;   /* SWIGLU_CLAMPED: 0 = 1.702 and 7; others: 0                                 */
+    tegroup_tensor  input;          /* in  X [rows, k], fc1.weight's dtype; required, for its shape               */
+    tegroup_tensor  out;            /* out Y [rows, n], any dtype that the backend writes                         */
+    tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
+    tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
+    tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
+                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype               */
+
+    /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
+    tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
+                                       Absent = in the workspace: inference alone                                 */
+    tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
+                                       Absent = in the workspace: when fc2.main_grad is not wanted                */
+    tegroup_tensor  grad_preactivation; /* as preactivation, fc1.weight's dtype. dgrad writes it for wgrad. May be preactivation
+                                       itself (same data, same dtype), which dgrad then uses up                   */
+    int32_t         recompute;      /* 0: forward writes activated. 1: forward keeps it in the workspace, and dgrad computes it
+                                       again from preactivation, bit for bit; needs activated and grad_preactivation */
+    const void     *row_scale;      /* in  [rows] multiplies f: the row's routing probability; NULL to plan       */
+    tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
+    int32_t         fc2_bias_scaled; /* 1: row_scale multiplies each row's fc2.bias, too; needs both              */
+    int32_t         accumulate;     /* wgrad: 0 overwrites every main_grad and bias_grad: an empty group gets exact zeros;
+                                       1 adds to them: an empty group's stay as they are, bit for bit             */
+    tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
+    tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
+    tegroup_fusion  fusion;
+
+    /* From here on as in tegroup_gemm_desc, for each of the products; threads for the activation, too. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;        /* the product that gives the bias's part of grad_row_scale has one column: AUTO  */
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes; wgrad: >= plan.wgrad_workspace.total_bytes */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+} tegroup_mlp_desc;
+
+#define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
+
+/* Bits of tegroup_mlp_plan.fused. */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue                   */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
+
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
+ * those of the capacity. */
+typedef struct tegroup_mlp_plan {
+    size_t             struct_size;
+    uint32_t           magic;
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; 0 today                                        */
+    tegroup_activation activation;
+    int32_t            interleaved, recompute;
+    int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
+    tegroup_layout     workspace;        /* serves any of the calls                                              */
+    tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */
+    tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
+    tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+} tegroup_mlp_plan;
+
+/* ==== [15] Op chain ==== */
+
+#define TEGROUP_CHAIN_MAX_OPS 8
+
+typedef enum tegroup_chain_kind {
+    TEGROUP_CHAIN_UNSET      = 0,
+    TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument   */
+    TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument       */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy   */
+    TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required                         */
+    TEGROUP_CHAIN_USER       = 5  /* the caller's functions                                                            */
+} tegroup_chain_kind;
+
+/* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
+ * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
+typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *grad_output, const tegroup_tensor *grad_input, struct CUstream_st *stream, tegroup_error *error);
+
+/* What an op is; the fields of other kinds are ignored. */
+typedef struct tegroup_chain_op {
+    tegroup_chain_kind  kind;        /* required                                                                   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
+    int32_t             interleaved;
+    double              alpha, limit;
+    int64_t             cols;        /* USER: columns of y; 0 = those of x                                         */
+    tegroup_chain_forward_function  forward;  /* USER: required                                                    */
+    tegroup_chain_backward_function backward; /* USER: required with grad_output                                   */
+    void               *context;     /* USER: handed on                                                            */
+} tegroup_chain_op;
+
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+typedef struct tegroup_chain_argument {
+    int32_t        op;              /* index in ops                                                                */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
+                                       Not taken by BIAS                                                           */
+    const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
+    tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
+    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale; absent = not wanted                              */
+    const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
+} tegroup_chain_argument;
+
+/* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
+ * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
+ * dtype unless an argument says otherwise. All memory is the caller's. */
+typedef struct tegroup_chain_desc {
+    size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
+    tegroup_space   space;          /* required                                                                   */
+    const tegroup_chain_op *ops;    /* [op_count] in host memory; required                                        */
+    int32_t         op_count;       /* 1 to TEGROUP_CHAIN_MAX_OPS                                                 */
+    const tegroup_chain_argument *arguments; /* [argument_count] in host memory, in any order; NULL = none        */
+    int32_t         argument_count;
+    tegroup_tensor  input;          /* in  [rows, cols], ragged rows, contiguous; required                        */
+    tegroup_tensor  grad_output;    /* in  gradient of the last op's y; absent = forward alone                    */
+    int32_t         unfused;        /* 1: no fusion pass                                                          */
+    int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
+    void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
+    size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
+
+    /* From here on as in tegroup_linear_desc, for each op. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+    int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
+                                       wanted; written only on error                                              */
+} tegroup_chain_desc;
+
+/* How an op runs. */
+typedef struct tegroup_chain_verdict {
+    int32_t     first, count; /* ops that run as one: first = its own index and 1, or a grouped MLP's             */
+    const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
+} tegroup_chain_verdict;
+
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+
+/* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
+typedef struct tegroup_chain_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    int32_t             op_count;
+    uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_layout      saved, workspace;
+    tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
+    tegroup_mlp_plan    mlps[2];
+} tegroup_chain_plan;
+
+/* ==== [16] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -973,7 +1202,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [15] Functions ==== */
+/* ==== [17] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
@@ -1079,6 +1308,37 @@ TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const t
 TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
     tegroup_gemm_desc *gemm, tegroup_error *error);
 
+/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
+ * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
+ * REQUIRED is UNSUPPORTED where the backend's products have no activation in their epilogue. */
+TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
+    tegroup_mlp_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
+ * tegroup_plan_tune. plan NULL: what lies in the workspace has no address. */
+TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
+
+/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one stream and good
+ * for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every other activation why not; it
+ * writes desc->op_count verdicts. Everything is checked before anything runs, but for what a USER op itself refuses. Errors
+ * are in the words of the op that *desc->refused names, its tensors those of tegroup_linear_desc, tegroup_mlp_desc or
+ * tegroup_activation_desc; those of arguments and of the chain begin so. */
+TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+    tegroup_chain_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
+    tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS], tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
@@ -1127,7 +1387,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [16] Helpers ==== */
+/* ==== [18] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1201,7 +1461,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [17] Names and texts ==== */
+/* ==== [19] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1289,7 +1549,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [18] Conversions ==== */
+/* ==== [20] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1405,7 +1665,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
     return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
 }
 
-/* ==== [19] Scale layouts ==== */
+/* ==== [21] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1465,7 +1725,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [20] Layout arithmetic ==== */
+/* ==== [22] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1611,7 +1871,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [21] Checks of tensors and matrices ==== */
+/* ==== [23] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -2029,7 +2289,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [22] Prepare ==== */
+/* ==== [24] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2435,7 +2695,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [23] The problem of a GEMM ==== */
+/* ==== [25] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2705,7 +2965,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [24] Backend and quirk tables ==== */
+/* ==== [26] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -2799,7 +3059,7 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
-/* ==== [25] Rows ==== */
+/* ==== [27] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -2905,7 +3165,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [26] CPU GEMM kernel ==== */
+/* ==== [28] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3191,7 +3451,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [27] Explain and plan ==== */
+/* ==== [29] Explain and plan ==== */
 
 /* Backends in order of preference. */
 static inline tegroup_backend tegroup_impl_preference(int32_t i) {
@@ -3640,7 +3900,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [28] The product of one group ==== */
+/* ==== [30] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -3745,7 +4005,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [29] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [31] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -3844,7 +4104,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
 }
 
-/* ==== [30] CPU GEMM ==== */
+/* ==== [32] CPU GEMM ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -4107,7 +4367,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [31] Check and run a GEMM ==== */
+/* ==== [33] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -4323,18 +4583,24 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                        struct CUstream_st *stream, tegroup_error *error) {
-    (void)stream;
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+/* What tegroup_gemm_check has passed. */
+static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   struct CUstream_st *stream, tegroup_error *error) {
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
 #endif
-    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused above */
+    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused by the check */
     return TEGROUP_OK;
 }
 
-/* ==== [32] Tune, save and load a plan ==== */
+TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    return tegroup_impl_gemm_run(plan, desc, stream, error);
+}
+
+/* ==== [34] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -4476,7 +4742,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [33] Formulas ==== */
+/* ==== [35] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -4517,7 +4783,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [34] Activation formulas ==== */
+/* ==== [36] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -4664,6 +4930,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
     case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -4677,6 +4944,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, float alph
         *slope = tegroup_impl_fma_f32(x, density, s);
         return tegroup_impl_mul_f32(x, s);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (float)0 : (float)1; return x <= 0 ? (float)0 : x;
+    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (float)0 : x;
         *slope = w + w;
@@ -4728,6 +4996,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, double al
         *slope = tegroup_impl_fma_f64(x, density, s);
         return tegroup_impl_mul_f64(x, s);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (double)0 : (double)1; return x <= 0 ? (double)0 : x;
+    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (double)0 : x;
         *slope = w + w;
@@ -4769,7 +5038,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, doub
     return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [35] Activations ==== */
+/* ==== [37] Activations ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -4907,7 +5176,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_RELU_SQUARED, ERROR_VALUE,
+    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
                       "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
@@ -4925,14 +5194,11 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+/* Everything that tegroup_activation_forward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    tegroup_snapshot_view view;
-    int64_t row;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -4951,12 +5217,20 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+}
+
+/* threads: on the host, as in tegroup_gemm_desc. */
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)threads, (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
@@ -4965,17 +5239,22 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                       struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    return tegroup_impl_activation_run(desc, 0, stream, error);
+}
+
+/* Everything that tegroup_activation_backward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    tegroup_snapshot_view view;
-    int64_t rows, cols, row;
+    int64_t rows, cols;
     int in_place;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -5014,15 +5293,23 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
-                                                       desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
+                                             error);
+}
+
+static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                  int32_t threads, struct CUstream_st *stream,
+                                                                  tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)threads, (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < rows; row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
+    for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
@@ -5030,7 +5317,13 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return TEGROUP_OK;
 }
 
-/* ==== [36] Grouped linear layer ==== */
+TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
+}
+
+/* ==== [38] Grouped linear layer ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -5083,16 +5376,24 @@ static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor te
 }
 #define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
 
+static inline const char *tegroup_impl_linear_name(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+/* The rule of an output that shares memory with this tensor. */
+static inline const char *tegroup_impl_linear_apart(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
 /* A rule about one operand of a product, in the layer's words. */
 static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
                                                  tegroup_error *error) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)},
-                             *const words[TEGROUP_IMPL_LINEAR_COUNT] = {
-                                 "?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
-#undef TEGROUP_IMPL_WORDS
-#undef TEGROUP_IMPL_NAME
     static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
                                           "must not overlap d", "must not overlap bias"};
     int member;
@@ -5101,8 +5402,9 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
             error->field = tegroup_impl_linear_path(tensor, member);
             break;
         }
-    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = names[tensor];
-    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand])) error->rule = words[tensor];
+    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = tegroup_impl_linear_name(tensor);
+    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand]))
+        error->rule = tegroup_impl_linear_apart(tensor);
 }
 
 /* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
@@ -5124,6 +5426,14 @@ static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, 
     return status;
 }
 
+/* A tensor's rules, by the name of this one. */
+static inline tegroup_status tegroup_impl_linear_said_of(tegroup_impl_linear_tensor tensor, const tegroup_tensor *t,
+                                                         tegroup_error *error) {
+    const tegroup_status status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
+    return status;
+}
+
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
 static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
                                                               tegroup_impl_linear_tensor tensor, tegroup_error *error) {
@@ -5138,13 +5448,8 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
     int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
     int64_t n = weight->shape.rows, k = weight->shape.cols;
-    tegroup_status status;
     if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
-    status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
-    if (status != TEGROUP_OK) {
-        if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
-        return status;
-    }
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(tensor, t, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
                       "must equal weight.shape.groups", weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -5235,6 +5540,15 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     return TEGROUP_OK;
 }
 
+/* The product that gives grad_row_scale has dY and the bias for operands. */
+static inline tegroup_status tegroup_impl_linear_check_bias_type(const tegroup_linear_desc *desc,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    return TEGROUP_OK;
+}
+
 /* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
     int tensor;
@@ -5243,12 +5557,32 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_linear_check_bias_type(desc, error);
 }
 #undef TEGROUP_IMPL_THERE
+
+/* What every descriptor of a layer hands on to its products. */
+#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
+    do {                                                                                                               \
+        (to)->compute = (from)->compute;                                                                               \
+        (to)->expected_rows = (from)->expected_rows;                                                                   \
+        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
+        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
+        (to)->backend = (from)->backend;                                                                               \
+        (to)->sm_limit = (from)->sm_limit;                                                                             \
+        (to)->threads = (from)->threads;                                                                               \
+        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
+        (to)->check_level = (from)->check_level;                                                                       \
+        (to)->workspace = (from)->workspace;                                                                           \
+        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
+        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
+        (to)->cublaslt = (from)->cublaslt;                                                                             \
+        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
+        (to)->streams = (from)->streams;                                                                               \
+        (to)->events = (from)->events;                                                                                 \
+        (to)->stream_count = (from)->stream_count;                                                                     \
+        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
+    } while (0)
 
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
@@ -5270,37 +5604,34 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    gemm->compute = desc->compute;
-    gemm->expected_rows = desc->expected_rows;
-    gemm->expected_rows_max = desc->expected_rows_max;
-    gemm->data_alignment_bytes = is_op ? desc->data_alignment_bytes : 0; /* the word is not about rows of one column */
-    gemm->backend = is_op ? desc->backend : TEGROUP_BACKEND_AUTO;
-    gemm->sm_limit = desc->sm_limit;
-    gemm->threads = desc->threads;
-    gemm->ignore_quirks = desc->ignore_quirks;
-    gemm->check_level = desc->check_level;
-    gemm->workspace = desc->workspace;
-    gemm->workspace_bytes = desc->workspace_bytes;
-    gemm->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    gemm->cublaslt = desc->cublaslt;
-    gemm->cublaslt_functions = desc->cublaslt_functions;
-    gemm->streams = desc->streams;
-    gemm->events = desc->events;
-    gemm->stream_count = desc->stream_count;
-    gemm->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
     return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
 }
 
-static inline tegroup_plan *tegroup_impl_linear_planned(tegroup_linear_plan *plan, int product) {
+static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
     case TEGROUP_OP_WGRAD: return &plan->wgrad;
     default: return &plan->grad_row_scale;
     }
+}
+
+/* Plans one product into a plan that is being made. */
+static inline tegroup_status tegroup_impl_linear_plan_product(const tegroup_gemm_desc *gemm, int product,
+                                                              const tegroup_target *target, tegroup_linear_plan *plan,
+                                                              tegroup_error *error) {
+    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
+    plan->struct_size = sizeof *plan;
+    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(gemm, target, one, error), product, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
@@ -5326,14 +5657,10 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
-    made.struct_size = sizeof made;
-    made.magic = TEGROUP_LINEAR_PLAN_MAGIC;
     for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-        tegroup_plan *one = tegroup_impl_linear_planned(&made, product);
         if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
         tegroup_impl_linear_product(desc, product, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(&gemm, target, one, error), product, error));
-        if (one->workspace.total_bytes > made.workspace.total_bytes) made.workspace = one->workspace;
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, product, target, &made, error));
     }
     *plan = made;
     return TEGROUP_OK;
@@ -5350,7 +5677,7 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
     TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
-    *planned = op == TEGROUP_OP_FORWARD ? &plan->forward : op == TEGROUP_OP_DGRAD ? &plan->dgrad : &plan->wgrad;
+    *planned = tegroup_impl_linear_made(plan, (int)op);
     TEGROUP_IMPL_RULE(
         (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
         tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
@@ -5358,29 +5685,22 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     return TEGROUP_OK;
 }
 
-/* Forward and wgrad are one product each. */
+/* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                      tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+                                                      tegroup_op op, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), (int)op, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                  struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, stream, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), (int)op, error));
+    if (!run) return TEGROUP_OK;
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), (int)op, error);
 }
 
 /* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
  * touches. */
-TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                       int run, struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm, other;
@@ -5395,10 +5715,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
                       scale->dtype);
-    if (scale->dtype == TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error);
-    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) {
+        if (!run) return TEGROUP_OK;
+        return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD,
+                                           error);
+    }
+    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
@@ -5411,11 +5734,1410 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error), second,
+                                       error);
 }
 
-/* ==== [37] Validate ==== */
+TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
+}
+
+/* ==== [39] Grouped MLP: tensors and rules ==== */
+
+/* Its tensors, by name. */
+/* clang-format off */
+#define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \
+    X(FC1_WEIGHT, fc1.weight) X(FC1_BIAS, fc1.bias) X(FC1_MAIN_GRAD, fc1.main_grad) X(FC1_BIAS_GRAD, fc1.bias_grad)    \
+    X(FC2_WEIGHT, fc2.weight) X(FC2_BIAS, fc2.bias) X(FC2_MAIN_GRAD, fc2.main_grad) X(FC2_BIAS_GRAD, fc2.bias_grad)    \
+    X(INPUT, input) X(OUT, out) X(GRAD_OUTPUT, grad_output) X(DGRAD_OUT, dgrad_out)                                    \
+    X(GRAD_ROW_SCALE, grad_row_scale) X(PREACTIVATION, preactivation) X(ACTIVATED, activated)                          \
+    X(GRAD_PREACTIVATION, grad_preactivation)
+/* clang-format on */
+
+#define TEGROUP_IMPL_ENUMERATE(name, member) TEGROUP_IMPL_MLP_##name,
+typedef enum tegroup_impl_mlp_tensor {
+    TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ENUMERATE) TEGROUP_IMPL_MLP_ROW_SCALE, /* no tensor, but memory like one */
+    TEGROUP_IMPL_MLP_COUNT
+} tegroup_impl_mlp_tensor;
+#undef TEGROUP_IMPL_ENUMERATE
+
+static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
+#define TEGROUP_IMPL_CASE(name, member)                                                                                \
+    case TEGROUP_IMPL_MLP_##name: return &desc->member;
+    switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
+#undef TEGROUP_IMPL_CASE
+}
+
+static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
+#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_PATHS(#member),
+    static const char *const paths[TEGROUP_IMPL_MLP_COUNT][TEGROUP_IMPL_MEMBER_COUNT] = {
+        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW) TEGROUP_IMPL_PATHS("row_scale")};
+#undef TEGROUP_IMPL_ROW
+    return paths[tensor][member];
+}
+
+static inline const char *tegroup_impl_mlp_name(int tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_NAME) "row_scale"};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+static inline const char *tegroup_impl_mlp_apart(int tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_MLP_COUNT] = {
+        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_WORDS) "must not overlap row_scale"};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
+/* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is shaped as. */
+static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
+#define TEGROUP_IMPL_MLP_WORD(name) TEGROUP_IMPL_MLP_##name
+    static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
+        {-1, TEGROUP_IMPL_MLP_WORD(FC1_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC1_BIAS), TEGROUP_IMPL_MLP_WORD(INPUT),
+         TEGROUP_IMPL_MLP_WORD(PREACTIVATION), TEGROUP_IMPL_MLP_WORD(GRAD_PREACTIVATION),
+         TEGROUP_IMPL_MLP_WORD(DGRAD_OUT), TEGROUP_IMPL_MLP_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC1_BIAS_GRAD),
+         -1},
+        {-1, TEGROUP_IMPL_MLP_WORD(FC2_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC2_BIAS), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
+         TEGROUP_IMPL_MLP_WORD(OUT), TEGROUP_IMPL_MLP_WORD(GRAD_OUTPUT), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
+         TEGROUP_IMPL_MLP_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC2_BIAS_GRAD),
+         TEGROUP_IMPL_MLP_WORD(GRAD_ROW_SCALE)}};
+#undef TEGROUP_IMPL_MLP_WORD
+    return roles[layer - 1][tensor];
+}
+
+/* What one of the two layers was refused for, in the words of the MLP. */
+static inline tegroup_status tegroup_impl_mlp_refused(tegroup_status status, tegroup_mlp_layer layer,
+                                                      tegroup_error *error) {
+#define TEGROUP_IMPL_RULES(verb, what)                                                                                 \
+    { verb what, verb "fc1." what, verb "fc2." what }
+    static const char *const rules[][3] = {TEGROUP_IMPL_RULES("must equal ", "weight.shape.groups"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.rows, n"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.cols, k"),
+                                           TEGROUP_IMPL_RULES("must equal ", "weight.dtype (FP8: either kind)")};
+#undef TEGROUP_IMPL_RULES
+    const char *field, *rule;
+    int tensor, member, i;
+    if (status == TEGROUP_OK || !error) return status;
+    field = error->field;
+    rule = error->rule;
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++) {
+        const int here = tegroup_impl_mlp_role(layer, tensor);
+        if (here < 0) continue;
+        for (member = 0; member < TEGROUP_IMPL_MEMBER_COUNT; member++)
+            if (!strcmp(field, tegroup_impl_linear_path((tegroup_impl_linear_tensor)tensor, member)))
+                error->field = tegroup_impl_mlp_path(here, member);
+        if (!strcmp(field, tegroup_impl_linear_name((tegroup_impl_linear_tensor)tensor)))
+            error->field = tegroup_impl_mlp_name(here);
+        if (!strcmp(rule, tegroup_impl_linear_apart((tegroup_impl_linear_tensor)tensor)))
+            error->rule = tegroup_impl_mlp_apart(here);
+    }
+    for (i = 0; i < 4; i++)
+        if (!strcmp(rule, rules[i][0])) error->rule = rules[i][layer];
+    return status;
+}
+
+/* ... and what the activation was. */
+static inline tegroup_status tegroup_impl_mlp_activation_refused(tegroup_status status, tegroup_error *error) {
+    static const char *const words[][2] = {
+        {"input.data", "preactivation.data"},
+        {"output.data", "activated.data"},
+        {"grad_input.data", "grad_preactivation.data"},
+        {"row_scale.data", "row_scale"},
+        {"snapshot", "input.shape.snapshot"},
+        {"must not overlap input", "must not overlap preactivation"},
+        {"must not overlap input, unless it is input with the same ld and dtype",
+         "must not overlap preactivation, unless it is preactivation with the same dtype"}};
+    size_t i;
+    if (status == TEGROUP_OK || !error) return status;
+    for (i = 0; i < sizeof words / sizeof *words; i++) {
+        if (!strcmp(error->field, words[i][0])) error->field = words[i][1];
+        if (!strcmp(error->rule, words[i][0])) error->rule = words[i][1];
+    }
+    return status;
+}
+
+#define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
+
+/* The tensor that asks for a product by being there. */
+static inline int tegroup_impl_mlp_asks(tegroup_mlp_layer layer, int product) {
+    const int first = layer == TEGROUP_MLP_FC1;
+    switch (product) {
+    case TEGROUP_OP_FORWARD: return TEGROUP_IMPL_MLP_OUT;
+    case TEGROUP_OP_DGRAD: return first ? TEGROUP_IMPL_MLP_DGRAD_OUT : TEGROUP_IMPL_MLP_GRAD_PREACTIVATION;
+    case TEGROUP_OP_WGRAD: return first ? TEGROUP_IMPL_MLP_FC1_MAIN_GRAD : TEGROUP_IMPL_MLP_FC2_MAIN_GRAD;
+    default: return TEGROUP_IMPL_MLP_GRAD_ROW_SCALE;
+    }
+}
+
+static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_mlp_layer layer, int product) {
+    return tegroup_impl_mlp_at(desc, tegroup_impl_mlp_asks(layer, product))->dtype != TEGROUP_DTYPE_UNSET
+           && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
+}
+
+/* Does forward leave activated to the caller? Else it is scratch. */
+static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
+    return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
+}
+
+/* Rows that lie in the workspace, at an item of a made plan. */
+static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
+                                                      int32_t item, tegroup_dtype dtype, int64_t cols) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.shape = desc->input.shape;
+    t.shape.cols = cols;
+    t.dtype = dtype;
+    if (plan && item >= 0) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    return t;
+}
+
+/* One of the two layers as `op` sees it. plan NULL: scratch has no address yet. */
+static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan, tegroup_op op,
+                                           tegroup_mlp_layer layer, tegroup_linear_desc *linear) {
+    const tegroup_mlp_weights *weights = layer == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
+    memset(linear, 0, sizeof *linear);
+    linear->struct_size = sizeof *linear;
+    linear->space = desc->space;
+    linear->weight = weights->weight;
+    linear->bias = weights->bias;
+    linear->main_grad = weights->main_grad;
+    linear->bias_grad = weights->bias_grad;
+    if (layer == TEGROUP_MLP_FC1) {
+        linear->input = desc->input;
+        linear->out = TEGROUP_IMPL_THERE(preactivation)
+                          ? desc->preactivation
+                          : tegroup_impl_mlp_scratch(desc, plan, plan ? plan->preactivation_item : -1,
+                                                     desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
+        linear->grad_output = desc->grad_preactivation;
+        linear->dgrad_out = desc->dgrad_out;
+        linear->dgrad_out_tail = desc->dgrad_out_tail;
+    } else {
+        const tegroup_tensor scratch = tegroup_impl_mlp_scratch(desc, plan, plan ? plan->activated_item : -1,
+                                                                desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
+        linear->input =
+            TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? desc->activated : scratch;
+        linear->out = desc->out;
+        linear->out_tail = desc->out_tail;
+        linear->grad_output = desc->grad_output;
+        linear->dgrad_out = scratch;
+        linear->grad_row_scale = desc->grad_row_scale;
+        if (desc->fc2_bias_scaled) {
+            linear->row_scale = desc->row_scale;
+            linear->row_scale_dtype = desc->row_scale_dtype;
+        }
+    }
+    linear->accumulate = desc->accumulate;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+}
+
+/* Which tensors are there, and for which others. */
+static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    int tensor;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
+        const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
+        TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
+                          tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be set with data",
+                          TEGROUP_DTYPE_F64, 0);
+    }
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
+                          || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                      ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
+                      TEGROUP_DTYPE_F64, 0);
+#define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
+                      "needs " #other, 1, 0)
+    TEGROUP_IMPL_NEEDS(dgrad_out, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(grad_row_scale, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(grad_preactivation, preactivation);
+    TEGROUP_IMPL_NEEDS(grad_preactivation, grad_output);
+    TEGROUP_IMPL_NEEDS(fc1.main_grad, grad_preactivation);
+    TEGROUP_IMPL_NEEDS(fc2.main_grad, grad_output);
+    TEGROUP_IMPL_NEEDS(fc2.main_grad, activated);
+    TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.main_grad);
+    TEGROUP_IMPL_NEEDS(fc1.bias_grad, fc1.bias);
+    TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.main_grad);
+    TEGROUP_IMPL_NEEDS(fc2.bias_grad, fc2.bias);
+#undef TEGROUP_IMPL_NEEDS
+    TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(activated), ERROR_COMBINATION, "recompute",
+                      "needs activated", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
+                      "needs grad_preactivation: dgrad does it", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "fc2_bias_scaled", "needs row_scale", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || TEGROUP_IMPL_THERE(fc2.bias), ERROR_COMBINATION, "fc2_bias_scaled",
+                      "needs fc2.bias", 0, 1);
+    TEGROUP_IMPL_RULE(!desc->accumulate || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                      ERROR_COMBINATION, "accumulate", "needs fc1.main_grad or fc2.main_grad", 0, desc->accumulate);
+    TEGROUP_IMPL_RULE(desc->out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(out), ERROR_COMBINATION, "out_tail",
+                      "needs out", 0, desc->out_tail);
+    TEGROUP_IMPL_RULE(desc->dgrad_out_tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_THERE(dgrad_out), ERROR_COMBINATION,
+                      "dgrad_out_tail", "needs dgrad_out", 0, desc->dgrad_out_tail);
+    return TEGROUP_OK;
+}
+
+/* A tensor that the activation reads or writes. */
+static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
+                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_LD),
+                      "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
+    return TEGROUP_OK;
+}
+
+/* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
+static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_error *error) {
+    static const int rows[] = {TEGROUP_IMPL_MLP_OUT,
+                               TEGROUP_IMPL_MLP_GRAD_OUTPUT,
+                               TEGROUP_IMPL_MLP_DGRAD_OUT,
+                               TEGROUP_IMPL_MLP_GRAD_ROW_SCALE,
+                               TEGROUP_IMPL_MLP_PREACTIVATION,
+                               TEGROUP_IMPL_MLP_ACTIVATED,
+                               TEGROUP_IMPL_MLP_GRAD_PREACTIVATION};
+    tegroup_linear_desc linear;
+    int64_t width;
+    int layer, tensor, i;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
+    TEGROUP_IMPL_RULE(desc->recompute == 0 || desc->recompute == 1, ERROR_VALUE, "recompute", "must be 0 or 1", 1,
+                      desc->recompute);
+    TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
+                      "must be 0 or 1", 1, desc->fc2_bias_scaled);
+    TEGROUP_IMPL_RULE((uint32_t)desc->fusion <= TEGROUP_FUSION_REQUIRED, ERROR_VALUE, "fusion",
+                      "must be a tegroup_fusion", TEGROUP_FUSION_REQUIRED, desc->fusion);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
+    for (i = 0; i < 7; i++) {
+        const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
+        if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
+        TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE,
+                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_ROWS), "must equal input.shape.rows",
+                          like->rows, shape->rows);
+        TEGROUP_IMPL_RULE(shape->snapshot == like->snapshot || !shape->snapshot || !like->snapshot, ERROR_COMBINATION,
+                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_SNAPSHOT),
+                          "must be input.shape.snapshot, one for the routing", 0, 1);
+    }
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
+        tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_WGRAD, (tegroup_mlp_layer)layer, &linear);
+        for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
+                tegroup_impl_linear_check_tensor(&linear, (tegroup_impl_linear_tensor)tensor, error),
+                (tegroup_mlp_layer)layer, error));
+        if (layer == TEGROUP_MLP_FC2 && tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
+            TEGROUP_IMPL_TRY(tegroup_impl_linear_check_bias_type(&linear, error));
+        if (layer == TEGROUP_MLP_FC1) /* before fc2's tensors are held against fc2.weight */
+            TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
+                              "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups",
+                              desc->fc1.weight.shape.groups, desc->fc2.weight.shape.groups);
+    }
+    width = tegroup_impl_activation_cols(desc->activation, desc->fc2.weight.shape.cols);
+    TEGROUP_IMPL_RULE(desc->fc1.weight.shape.rows == width, ERROR_SHAPE, "fc1.weight.shape.rows",
+                      tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
+                                                           : "must equal fc2.weight.shape.cols",
+                      width, desc->fc1.weight.shape.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_PREACTIVATION, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_ACTIVATED, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
+                          || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      desc->grad_row_scale.dtype);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE
+
+/* What a call writes must be apart from all else that it touches, and so must the workspace. Sets are bits of
+ * tegroup_impl_mlp_tensor. The products have seen to their own operands; this is what lies between them. */
+static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
+                                                          size_t workspace_bytes, tegroup_check_level level,
+                                                          tegroup_error *error) {
+    const tegroup_tensor *all[TEGROUP_IMPL_MLP_COUNT];
+    tegroup_tensor row_scale = desc->input;
+    const int in_place = desc->grad_preactivation.data == desc->preactivation.data
+                         && desc->grad_preactivation.dtype == desc->preactivation.dtype;
+    int i, j;
+    row_scale.shape.cols = 1;
+    row_scale.ld = 0;
+    row_scale.dtype = desc->row_scale_dtype;
+    row_scale.data = (void *)(uintptr_t)desc->row_scale;
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) all[i] = tegroup_impl_mlp_at(desc, i);
+    all[TEGROUP_IMPL_MLP_ROW_SCALE] = &row_scale;
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        if ((reads | writes) >> i & 1u)
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
+                              ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+        for (j = 0; j < TEGROUP_IMPL_MLP_COUNT; j++) {
+            if (i == j || !(writes >> i & 1u) || !((reads | writes) >> j & 1u)) continue;
+            if (in_place && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && j == TEGROUP_IMPL_MLP_PREACTIVATION) continue;
+            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(all[i], all[j], level), ERROR_OVERLAP,
+                              tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
+                                                                                   : TEGROUP_IMPL_MEMBER_DATA),
+                              tegroup_impl_mlp_apart(j), 0, 1);
+        }
+    return TEGROUP_OK;
+}
+
+/* ==== [40] Grouped MLP ==== */
+
+/* A product of a call, and its plan. */
+typedef struct tegroup_impl_mlp_product {
+    tegroup_mlp_layer layer;
+    int product;
+    const tegroup_plan *plan;
+    tegroup_gemm_desc gemm;
+} tegroup_impl_mlp_product;
+
+static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
+                                         tegroup_mlp_layer layer, int product, tegroup_gemm_desc *gemm) {
+    tegroup_linear_desc linear;
+    const tegroup_op op = product == TEGROUP_IMPL_LINEAR_ROW_SCALE ? TEGROUP_OP_DGRAD : (tegroup_op)product;
+    tegroup_impl_mlp_linear(desc, plan, op, layer, &linear);
+    tegroup_impl_linear_product(&linear, product, gemm);
+    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
+}
+
+/* Which steps an epilogue takes over: the one place that knows of fused products. No backend's kernels have one today. */
+static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                   tegroup_error *error) {
+    plan->fused = 0;
+    TEGROUP_IMPL_RULE(desc->fusion != TEGROUP_FUSION_REQUIRED, ERROR_UNSUPPORTED, "fusion",
+                      "must not be REQUIRED: no backend has a product with the activation in its epilogue",
+                      TEGROUP_FUSION_AUTO, desc->fusion);
+    return TEGROUP_OK;
+}
+
+/* The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+static inline tegroup_status tegroup_impl_mlp_layouts(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                      tegroup_error *error) {
+    const tegroup_layout *most =
+        plan->fc1.workspace.total_bytes > plan->fc2.workspace.total_bytes ? &plan->fc1.workspace : &plan->fc2.workspace;
+    const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
+              dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
+              has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
+              has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_linear_desc fc1, fc2;
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
+    plan->wgrad_workspace = plan->fc1.wgrad.workspace.total_bytes > plan->fc2.wgrad.workspace.total_bytes
+                                ? plan->fc1.wgrad.workspace
+                                : plan->fc2.wgrad.workspace;
+    plan->workspace = *most;
+    plan->activated_item = plan->preactivation_item = -1;
+    if (dgrad || (forward && !tegroup_impl_mlp_keeps(desc))) {
+        plan->activated_item = plan->workspace.count;
+        tegroup_impl_layout_add(&plan->workspace, "activated, and in dgrad its gradient",
+                                tegroup_impl_extent_bytes(&fc2.dgrad_out));
+    }
+    if (forward && !has_preactivation) {
+        plan->preactivation_item = plan->workspace.count;
+        tegroup_impl_layout_add(&plan->workspace, "preactivation", tegroup_impl_extent_bytes(&fc1.out));
+    }
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&plan->workspace), ERROR_OVERFLOW, "input.shape.rows",
+                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
+    if (has_preactivation)
+        tegroup_impl_layout_add(&plan->saved_by_forward, "preactivation",
+                                tegroup_impl_extent_bytes(&desc->preactivation));
+    if (has_activated)
+        tegroup_impl_layout_add(desc->recompute ? &plan->saved_by_dgrad : &plan->saved_by_forward, "activated",
+                                tegroup_impl_extent_bytes(&desc->activated));
+    if (dgrad)
+        tegroup_impl_layout_add(&plan->saved_by_dgrad, "grad_preactivation",
+                                tegroup_impl_extent_bytes(&desc->grad_preactivation));
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
+                                                 tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_mlp_plan made;
+    tegroup_gemm_desc gemm;
+    int layer, product;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_MLP_PLAN_MAGIC;
+    made.activation = desc->activation;
+    made.interleaved = desc->interleaved;
+    made.recompute = desc->recompute;
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
+        tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
+        for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
+            tegroup_impl_mlp_gemm(desc, NULL, (tegroup_mlp_layer)layer, product, &gemm);
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_mlp_refused(tegroup_impl_linear_plan_product(&gemm, product, target, linear, error),
+                                         (tegroup_mlp_layer)layer, error));
+        }
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_layouts(desc, &made, error));
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                            tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
+                                            tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
+    TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
+                      TEGROUP_MLP_FC2, layer);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
+                      op);
+    TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
+                      "must be of a product whose output is there", 1, 0);
+    tegroup_impl_mlp_gemm(desc, plan, layer, (int)op, gemm);
+    return TEGROUP_OK;
+}
+
+/* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
+static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                         int op, tegroup_error *error) {
+    const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
+    int layer, product;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
+                      plan->activation, desc->activation);
+    TEGROUP_IMPL_RULE(plan->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
+                      plan->interleaved, desc->interleaved);
+    TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
+                      plan->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
+                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
+                      ERROR_UNSET, "fc1.main_grad.dtype",
+                      "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op), ERROR_UNSET,
+                      op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
+                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+        for (product = op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one =
+                tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, product);
+            const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
+            if (product != op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
+            TEGROUP_IMPL_RULE(
+                (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
+                ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+                "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);
+        }
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || has_preactivation || plan->preactivation_item >= 0, ERROR_PLAN,
+                      "preactivation.dtype", "must be as planned", plan->fc1.forward.problem.d, 0);
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
+                      "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
+    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
+                                        "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
+}
+
+/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches. */
+static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                             tegroup_impl_mlp_product *products, int count,
+                                                             size_t workspace_bytes, uint32_t reads, uint32_t writes,
+                                                             tegroup_error *error) {
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < count; i++) {
+        tegroup_impl_mlp_product *p = &products[i];
+        p->plan = tegroup_impl_linear_made(p->layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, p->product);
+        tegroup_impl_mlp_gemm(desc, plan, p->layer, p->product, &p->gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
+            tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
+            error));
+    }
+    if (desc->check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+}
+
+static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                  tegroup_error *error) {
+    return tegroup_impl_mlp_refused(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error), p->product, error),
+        p->layer, error);
+}
+
+static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
+    tegroup_matrix m;
+    m.data = t->data;
+    m.rows = t->shape.rows;
+    m.cols = t->shape.cols;
+    m.ld = t->ld;
+    m.dtype = t->dtype;
+    return m;
+}
+
+static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *desc) {
+    tegroup_matrix m;
+    m.data = (void *)(uintptr_t)desc->row_scale;
+    m.rows = desc->input.shape.rows;
+    m.cols = 1;
+    m.ld = 0;
+    m.dtype = desc->row_scale_dtype;
+    return m;
+}
+
+/* activated = row_scale * f(preactivation), from and to where the products have them. */
+static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                         const tegroup_tensor *preactivation,
+                                                         const tegroup_tensor *activated,
+                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+    memset(activation, 0, sizeof *activation);
+    activation->struct_size = sizeof *activation;
+    activation->space = desc->space;
+    activation->activation = desc->activation;
+    activation->interleaved = desc->interleaved;
+    activation->alpha = desc->alpha;
+    activation->limit = desc->limit;
+    activation->snapshot = desc->input.shape.snapshot;
+    activation->input = tegroup_impl_mlp_matrix(preactivation);
+    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    activation->output = tegroup_impl_mlp_matrix(activated);
+    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
+}
+
+static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
+                                                                  const tegroup_tensor *grad_activated,
+                                                                  tegroup_activation_backward_desc *activation,
+                                                                  tegroup_error *error) {
+    memset(activation, 0, sizeof *activation);
+    activation->struct_size = sizeof *activation;
+    activation->space = desc->space;
+    activation->activation = desc->activation;
+    activation->interleaved = desc->interleaved;
+    activation->alpha = desc->alpha;
+    activation->limit = desc->limit;
+    activation->snapshot = desc->input.shape.snapshot;
+    activation->input = tegroup_impl_mlp_matrix(&desc->preactivation);
+    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
+    activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
+    activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
+    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_backward_check(activation, error), error);
+}
+
+#define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
+
+/* The calls; run 0: only what they check. */
+
+static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
+    const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
+                           | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
+    uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
+    tegroup_impl_mlp_product products[2];
+    tegroup_activation_desc activation;
+    products[0].layer = TEGROUP_MLP_FC1;
+    products[1].layer = TEGROUP_MLP_FC2;
+    products[0].product = products[1].product = TEGROUP_OP_FORWARD;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
+    if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
+
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
+    return tegroup_impl_mlp_run(&products[1], stream, error);
+}
+
+/* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
+ * is computed again before its input may be overwritten. */
+static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
+                     | TEGROUP_IMPL_BIT(ROW_SCALE);
+    uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
+    tegroup_impl_mlp_product products[3];
+    tegroup_activation_desc again;
+    tegroup_activation_backward_desc activation;
+    int count = 1, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_DGRAD, error));
+    products[0].layer = TEGROUP_MLP_FC2;
+    products[0].product = TEGROUP_OP_DGRAD;
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE)) {
+        products[count].layer = TEGROUP_MLP_FC2;
+        products[count++].product = TEGROUP_IMPL_LINEAR_ROW_SCALE;
+        reads |= TEGROUP_IMPL_BIT(FC2_BIAS);
+    }
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC1;
+        products[count++].product = TEGROUP_OP_DGRAD;
+        reads |= TEGROUP_IMPL_BIT(FC1_WEIGHT);
+        writes |= TEGROUP_IMPL_BIT(DGRAD_OUT);
+    }
+    if (desc->recompute) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->workspace.total_bytes, reads,
+                                                     writes, error));
+    if (desc->recompute)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &again, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
+
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
+    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
+    for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    uint32_t reads = 0, writes = 0;
+    tegroup_impl_mlp_product products[2];
+    int count = 0, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_WGRAD, error));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC2;
+        products[count++].product = TEGROUP_OP_WGRAD;
+        reads |= TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED);
+        if (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
+            reads |= TEGROUP_IMPL_BIT(ROW_SCALE);
+        writes |= TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD);
+    }
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD)) {
+        products[count].layer = TEGROUP_MLP_FC1;
+        products[count++].product = TEGROUP_OP_WGRAD;
+        reads |= TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT);
+        writes |= TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
+                                                     reads, writes, error));
+    for (i = 0; i < count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_BIT
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_forward(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                             struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
+}
+
+/* ==== [41] Op chain: rules and buffers ==== */
+
+/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
+ * it writes; grads are their gradients, absent where none is computed. */
+typedef struct tegroup_impl_chain {
+    int32_t at;                                              /* the op that is being looked at; -1 = the chain */
+    uint32_t named;                                          /* bit i: op i has an argument */
+    tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
+    uint32_t fused;                             /* as in the plan */
+    tegroup_layout saved, gradients;
+} tegroup_impl_chain;
+
+#define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
+
+static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
+    return TEGROUP_IMPL_THERE(desc->grad_output);
+}
+
+/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous buffer. */
+static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
+                                                           int64_t cols, const char *const *paths,
+                                                           tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
+                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
+                      "must equal input.shape.groups", like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
+                      "must equal input.shape.rows", like->rows, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_COLS],
+                      "must equal the columns that the ops give it", cols, shape->cols);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == cols, ERROR_LAYOUT, paths[TEGROUP_IMPL_MEMBER_LD],
+                      "must be 0 or shape.cols: what lies between ops is contiguous", cols, t->ld);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS_SPACE],
+                      "must be unset: rows are one buffer", 0, t->pointers_space);
+    return TEGROUP_OK;
+}
+
+/* An op by itself, and which arguments it takes. */
+static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
+                                                         const tegroup_impl_chain *chain, int32_t i,
+                                                         tegroup_error *error) {
+    static const char *const grad_row_scale[] = TEGROUP_IMPL_PATHS("arguments.grad_row_scale");
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    const int scales =
+        op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
+                      TEGROUP_CHAIN_USER, op->kind);
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_BIAS)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_SCALE)
+        TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
+                          "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
+    if (op->kind == TEGROUP_CHAIN_USER) {
+        TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
+        TEGROUP_IMPL_RULE(op->backward != NULL || !tegroup_impl_chain_backward(desc), ERROR_NULL_ARGUMENT,
+                          "ops.backward", "must not be NULL with grad_output", 1, 0);
+        TEGROUP_IMPL_RULE(op->cols >= 0 && op->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "ops.cols",
+                          "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, op->cols);
+    }
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
+                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, i);
+    TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                      "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                          || TEGROUP_IMPL_THERE(op->weights.bias),
+                      ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
+                      given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
+                      "is not taken by a USER op", 0, i);
+    TEGROUP_IMPL_RULE(tegroup_impl_chain_backward(desc)
+                          || (!TEGROUP_IMPL_THERE(given->grad_input) && !TEGROUP_IMPL_THERE(given->grad_row_scale)),
+                      ERROR_COMBINATION,
+                      TEGROUP_IMPL_THERE(given->grad_input) ? "arguments.grad_input" : "arguments.grad_row_scale",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
+    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      given->row_scale_dtype);
+    if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
+    return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
+}
+
+static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
+    if (op->kind == TEGROUP_CHAIN_LINEAR) return op->weights.weight.shape.rows;
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
+    return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
+}
+
+/* NULL, or why the activation at i + 1 and its neighbours are no grouped MLP: what the MLP cannot give. */
+static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                   int32_t i) {
+    const tegroup_chain_argument *first, *middle, *last;
+    if (desc->unfused) return "the fusion pass is turned off";
+    if (i < 0 || i + 2 >= desc->op_count || desc->ops[i].kind != TEGROUP_CHAIN_LINEAR
+        || desc->ops[i + 2].kind != TEGROUP_CHAIN_LINEAR)
+        return "it does not lie between two linears";
+    if (i > 0 && (chain->fused >> (i - 1) & 1u || (i > 1 && chain->fused >> (i - 2) & 1u)))
+        return "the linear before it is part of a grouped MLP already";
+    first = &chain->arguments[i];
+    middle = first + 1;
+    last = first + 2;
+    if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+        return "the linear after it scales its bias by other numbers";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
+        return "the gradients of its row_scale and of its bias's are wanted by themselves";
+    if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
+    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
+        return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
+                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
+                             *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
+                             *const input[] = TEGROUP_IMPL_PATHS("input"),
+                             *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
+    int64_t most = 0;
+    int32_t i, turn = 0;
+    memset(chain, 0, sizeof *chain);
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
+                      "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
+    TEGROUP_IMPL_RULE(desc->argument_count >= 0, ERROR_VALUE, "argument_count", "must not be negative", 0,
+                      desc->argument_count);
+    TEGROUP_IMPL_RULE(desc->arguments || desc->argument_count == 0, ERROR_NULL_ARGUMENT, "arguments",
+                      "must not be NULL with argument_count", 1, 0);
+    TEGROUP_IMPL_RULE(desc->unfused == 0 || desc->unfused == 1, ERROR_VALUE, "unfused", "must be 0 or 1", 1,
+                      desc->unfused);
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->input, desc->input.shape.cols, input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_INPUT, &desc->input, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&desc->input.shape), ERROR_UNSET, "input.shape.row_sizes.encoding",
+                      "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
+                      "must be unset: a chain's groups have one width", 0, 1);
+    for (i = 0; i < desc->argument_count; i++) {
+        const tegroup_chain_argument *given = &desc->arguments[i];
+        chain->at = -1;
+        TEGROUP_IMPL_RULE(given->op >= 0 && given->op < desc->op_count, ERROR_VALUE, "arguments.op",
+                          "must be the index of an op", desc->op_count - 1, given->op);
+        chain->at = given->op;
+        TEGROUP_IMPL_RULE(!(chain->named >> given->op & 1u), ERROR_COMBINATION, "arguments.op",
+                          "must not be named twice", 1, given->op);
+        chain->arguments[given->op] = *given;
+        chain->named |= 1u << given->op;
+    }
+    tegroup_impl_layout_begin(&chain->saved);
+    chain->values[0] = desc->input;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        const int64_t cols = chain->values[i].shape.cols;
+        tegroup_tensor *value = &chain->values[i + 1];
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
+                              || cols % 2 == 0,
+                          ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
+                          cols);
+        *value = desc->input;
+        value->shape.cols = tegroup_impl_chain_cols(&desc->ops[i], cols);
+        value->ld = 0;
+        if (TEGROUP_IMPL_THERE(given->out)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->out, value->shape.cols, out, error));
+            value->dtype = given->out.dtype;
+            value->data = given->out.data;
+            continue;
+        }
+        TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
+                          TEGROUP_DTYPE_F64, 0);
+        value->data = desc->saved ? (char *)desc->saved + chain->saved.total_bytes : NULL;
+        tegroup_impl_layout_add(&chain->saved, "what an op gave", tegroup_impl_extent_bytes(value));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
+            chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
+            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+        }
+    chain->at = -1;
+    tegroup_impl_layout_begin(&chain->gradients);
+    if (!tegroup_impl_chain_backward(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
+                                                   grad_output, error));
+    chain->grads[desc->op_count] = desc->grad_output;
+    for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
+    most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
+    for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
+    for (i = desc->op_count - 1; i >= 0; i--) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        tegroup_tensor *grad = &chain->grads[i];
+        chain->at = i;
+        if (i >= 2 && chain->fused >> (i - 2) & 1u) continue; /* the MLP's own */
+        if (desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            *grad = chain->grads[i + 1];
+            continue;
+        }
+        if (TEGROUP_IMPL_THERE(given->grad_input)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->grad_input, chain->values[i].shape.cols,
+                                                           grad_input, error));
+            *grad = chain->values[i];
+            grad->ld = 0;
+            grad->dtype = given->grad_input.dtype;
+            grad->data = given->grad_input.data;
+            continue;
+        }
+        if (i == 0) continue;
+        *grad = chain->values[i];
+        grad->ld = 0;
+        grad->dtype = desc->input.dtype;
+        grad->data = gradients ? gradients + chain->gradients.items[turn].offset_bytes : NULL;
+        turn = (turn + 1) % 3;
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* One buffer of a chain, its name, and whether the call writes it. */
+typedef struct tegroup_impl_chain_buffer {
+    const tegroup_tensor *tensor;
+    const char *field;
+    int32_t at;
+    int writes;
+} tegroup_impl_chain_buffer;
+
+/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
+ * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            size_t workspace_bytes, int backward,
+                                                            tegroup_error *error) {
+    tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
+    tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
+    const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
+    int32_t i, j, count = 0;
+#define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
+    do {                                                                                                               \
+        all[count].tensor = (of);                                                                                      \
+        all[count].field = (name);                                                                                     \
+        all[count].at = (index);                                                                                       \
+        all[count++].writes = (written);                                                                               \
+    } while (0)
+    TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
+        }
+        if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
+            TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
+        if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        scales[i] = desc->input;
+        scales[i].shape.cols = 1;
+        scales[i].ld = 0;
+        scales[i].dtype = given->row_scale_dtype;
+        scales[i].data = (void *)(uintptr_t)given->row_scale;
+        TEGROUP_IMPL_ADD(&scales[i], "arguments.row_scale", i, 0);
+        if (backward) TEGROUP_IMPL_ADD(&given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
+        if (backward && TEGROUP_IMPL_THERE(given->grad_input))
+            TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
+    }
+#undef TEGROUP_IMPL_ADD
+    for (i = 0; i < count; i++) {
+        chain->at = all[i].at;
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
+        for (j = 0; j < count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+                              ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
+                      "workspace", "must not overlap saved", 0, 1);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE
+
+/* ==== [42] Op chain ==== */
+
+static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+                                                        int32_t at) {
+    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    return status;
+}
+
+/* Rows as op i sees them: with its routing, in one contiguous buffer. */
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
+    return t;
+}
+
+static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                             tegroup_linear_desc *linear) {
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(linear, 0, sizeof *linear);
+    linear->struct_size = sizeof *linear;
+    linear->space = desc->space;
+    linear->weight = weights->weight;
+    linear->bias = weights->bias;
+    linear->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    linear->row_scale = given->row_scale;
+    linear->row_scale_dtype = given->row_scale_dtype;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    if (!tegroup_impl_chain_backward(desc)) return;
+    linear->main_grad = weights->main_grad;
+    linear->bias_grad = weights->bias_grad;
+    linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    linear->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    linear->grad_row_scale = given->grad_row_scale;
+    if (weights->main_grad.dtype != TEGROUP_DTYPE_UNSET) linear->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                          tegroup_mlp_desc *mlp) {
+    const tegroup_chain_op *op = &desc->ops[i + 1];
+    const tegroup_chain_argument *given = &chain->arguments[i + 1];
+    const int backward = tegroup_impl_chain_backward(desc);
+    memset(mlp, 0, sizeof *mlp);
+    mlp->struct_size = sizeof *mlp;
+    mlp->space = desc->space;
+    mlp->fc1 = desc->ops[i].weights;
+    mlp->fc2 = desc->ops[i + 2].weights;
+    mlp->activation = op->activation;
+    mlp->interleaved = op->interleaved;
+    mlp->alpha = op->alpha;
+    mlp->limit = op->limit;
+    mlp->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    mlp->preactivation = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    mlp->activated = tegroup_impl_chain_rows(chain, i, &chain->values[i + 2]);
+    mlp->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 3]);
+    mlp->row_scale = given->row_scale;
+    mlp->row_scale_dtype = given->row_scale_dtype;
+    mlp->fc2_bias_scaled = chain->arguments[i + 2].row_scale_dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TAKE_OPTIONS(mlp, desc);
+    if (!backward) {
+        memset(&mlp->fc1.main_grad, 0, sizeof mlp->fc1.main_grad);
+        memset(&mlp->fc1.bias_grad, 0, sizeof mlp->fc1.bias_grad);
+        memset(&mlp->fc2.main_grad, 0, sizeof mlp->fc2.main_grad);
+        memset(&mlp->fc2.bias_grad, 0, sizeof mlp->fc2.bias_grad);
+        return;
+    }
+    mlp->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 3]);
+    mlp->grad_preactivation = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    mlp->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    mlp->grad_row_scale = given->grad_row_scale;
+    mlp->accumulate =
+        desc->accumulate
+        && (mlp->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET || mlp->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET);
+}
+
+/* x + bias is a product without terms: k is 0, C is x, and beta 1. So is the sum of dY that is the bias's gradient. */
+static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                           tegroup_op op, tegroup_gemm_desc *gemm) {
+    static const float one = 1;
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    tegroup_tensor x = tegroup_impl_chain_rows(chain, i, &chain->values[i]), none = x;
+    none.shape.cols = 0;
+    none.ld = 0;
+    none.data = NULL;
+    memset(gemm, 0, sizeof *gemm);
+    gemm->struct_size = sizeof *gemm;
+    gemm->space = desc->space;
+    gemm->op = op;
+    gemm->b = weights->bias; /* for its groups */
+    gemm->b.dtype = x.dtype;
+    gemm->b.data = NULL;
+    gemm->b.pointers = NULL;
+    gemm->b.pointers_space = TEGROUP_SPACE_UNSET;
+    gemm->b.ld = gemm->b.group_stride = 0;
+    gemm->b.shape.rows = x.shape.cols;
+    gemm->b.shape.cols = 0;
+    if (op == TEGROUP_OP_FORWARD) {
+        gemm->a = none;
+        gemm->c = x;
+        gemm->d = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+        gemm->bias = weights->bias;
+        gemm->beta.data = &one;
+        gemm->beta.space = TEGROUP_SPACE_HOST;
+    } else {
+        gemm->d = gemm->b;
+        gemm->d.dtype = weights->bias_grad.dtype;
+        gemm->a = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+        gemm->b = none;
+        gemm->b.dtype = gemm->a.dtype;
+        gemm->bias = weights->bias_grad;
+    }
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    gemm->backend = TEGROUP_BACKEND_AUTO;
+    if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, tegroup_activation_desc *forward,
+                                                 tegroup_activation_backward_desc *backward) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(forward, 0, sizeof *forward);
+    memset(backward, 0, sizeof *backward);
+    forward->struct_size = sizeof *forward;
+    forward->space = desc->space;
+    forward->activation = TEGROUP_ACTIVATION_IDENTITY; /* SCALE */
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION) {
+        forward->activation = op->activation;
+        forward->interleaved = op->interleaved;
+        forward->alpha = op->alpha;
+        forward->limit = op->limit;
+    }
+    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
+    forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
+    if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
+        forward->row_scale.data = (void *)(uintptr_t)given->row_scale;
+        forward->row_scale.rows = desc->input.shape.rows;
+        forward->row_scale.cols = 1;
+        forward->row_scale.dtype = given->row_scale_dtype;
+    }
+    backward->struct_size = sizeof *backward;
+    backward->space = desc->space;
+    backward->activation = forward->activation;
+    backward->interleaved = forward->interleaved;
+    backward->alpha = forward->alpha;
+    backward->limit = forward->limit;
+    backward->snapshot = forward->snapshot;
+    backward->input = forward->input;
+    backward->row_scale = forward->row_scale;
+    backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
+    backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
+    backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+/* Ops that run as one from op i on. */
+static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
+    return chain->fused >> i & 1u ? 3 : 1;
+}
+
+static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                     int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
+                                                     size_t *bytes, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    *bytes = 0;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &plan->mlps[i / 3], error));
+        *bytes = plan->mlps[i / 3].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_LINEAR) {
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        TEGROUP_IMPL_TRY(tegroup_linear_plan_make(&linear, target, &plan->ops[i], error));
+        *bytes = plan->ops[i].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_BIAS) {
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
+            tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+            TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+        }
+        *bytes = plan->ops[i].workspace.total_bytes;
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                     tegroup_chain_plan *plan, tegroup_impl_chain *chain,
+                                                     tegroup_error *error) {
+    tegroup_chain_plan made;
+    size_t most = 0, bytes;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
+    made.op_count = desc->op_count;
+    made.fused = chain->fused;
+    made.saved = chain->saved;
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan(desc, chain, i, target, &made, &bytes, error));
+        if (bytes > most) most = bytes;
+    }
+    chain->at = -1;
+    tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
+    for (i = 0; i < chain->gradients.count; i++)
+        tegroup_impl_layout_add(&made.workspace, chain->gradients.items[i].name,
+                                (int64_t)chain->gradients.items[i].bytes);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
+                      ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
+                      tegroup_impl_max_bytes(), desc->input.shape.rows);
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                   tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
+                                                 tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
+                                                 tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    int32_t i, j, count;
+    if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < desc->op_count; i += count)
+        for (j = i, count = tegroup_impl_chain_count(&chain, i); j < i + count; j++) {
+            verdicts[j].first = i;
+            verdicts[j].count = count;
+            verdicts[j].reason = chain.reasons[j];
+        }
+    return TEGROUP_OK;
+}
+
+/* One op, or the MLP that begins there. run 0: only what it checks; a caller's function has nothing to check. */
+static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                        const tegroup_impl_chain *chain, int32_t i, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc activation;
+    tegroup_activation_backward_desc unused;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].forward, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].forward, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error) : TEGROUP_OK;
+    default:
+        tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
+        return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     const tegroup_impl_chain *chain, int32_t i, int run,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc unused;
+    tegroup_activation_backward_desc activation;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
+        if (mlp.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET && mlp.fc2.main_grad.dtype == TEGROUP_DTYPE_UNSET)
+            return TEGROUP_OK;
+        return tegroup_impl_mlp_wgrad(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_linear_dgrad(&plan->ops[i], &linear, run, stream, error));
+        if (linear.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_WGRAD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run && wants_dx
+                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+                   : TEGROUP_OK;
+    default:
+        if (!wants_dx) return TEGROUP_OK;
+        tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+/* Every op is checked before the first runs. */
+static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     int backward, tegroup_impl_chain *chain,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
+    char *gradients = NULL;
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    if (desc && desc->workspace && plan->workspace.count > 1)
+        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
+    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
+                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
+    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
+                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
+                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
+    for (run = 0; run < 2; run++)
+        for (i = 0; i < count; i++) {
+            chain->at = starts[backward ? count - 1 - i : i];
+            TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
+                                      : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
+        }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+/* ==== [43] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -5584,7 +7306,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [38] Router ==== */
+/* ==== [44] Router ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -5887,7 +7609,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [39] Permute and combine ==== */
+/* ==== [45] Permute and combine ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

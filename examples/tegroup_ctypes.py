@@ -70,6 +70,7 @@ def _read(source):
     source = re.sub(r"\\\n", " ", re.sub(r"/\*.*?\*/", " ", source, flags=re.S))
     source = source[:re.search(r"^#define TEGROUP_IMPLEMENTATION_INCLUDED", source, re.M).start()]
     lists, prefix = dict(re.findall(r"^#define (TEGROUP_\w+_LIST)\(X\) (.*)$", source, re.M)), ""
+    source = re.sub(r"\b(?:%s)\s+(\w+);" % "|".join(re.findall(r"^typedef [^;{]*?\(\*(\w+)\)", source, re.M)), r"void *\1;", source)  # functions' addresses
     pattern = re.compile(
         r"^#define TEGROUP_IMPL_ENUMERATE\([^)]*\) (?P<prefix>\w+)##|^#define (?P<constant>TEGROUP_(?!API|IMPL)\w+)[ \t]+(?P<value>\(?[\w( <)-]+)$|"
         r"^typedef enum (?P<enum>\w+) \{(?P<constants>.*?)\} \w+;|^typedef struct (?P<struct>\w+) \{(?P<members>.*?)\} \w+;|"

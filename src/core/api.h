@@ -104,6 +104,37 @@ TEGROUP_API_STATUS tegroup_linear_wgrad(const tegroup_linear_plan *plan, const t
 TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op,
     tegroup_gemm_desc *gemm, tegroup_error *error);
 
+/* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
+ * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
+ * REQUIRED is UNSUPPORTED where the backend's products have no activation in their epilogue. */
+TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
+    tegroup_mlp_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
+/* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
+ * tegroup_plan_tune. plan NULL: what lies in the workspace has no address. */
+TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+    tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
+
+/* A chain of ops, see tegroup_chain_desc: planned once, then run forward and, with grad_output, backward, on one stream and good
+ * for capture as far as a USER op is. explain says which ops run as a grouped MLP, and of every other activation why not; it
+ * writes desc->op_count verdicts. Everything is checked before anything runs, but for what a USER op itself refuses. Errors
+ * are in the words of the op that *desc->refused names, its tensors those of tegroup_linear_desc, tegroup_mlp_desc or
+ * tegroup_activation_desc; those of arguments and of the chain begin so. */
+TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+    tegroup_chain_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
+    tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS], tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+    struct CUstream_st *stream, tegroup_error *error);
+
 /* Operations around the GEMM; each struct says what it computes. */
 TEGROUP_API_STATUS tegroup_activation_forward(const tegroup_activation_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);

@@ -214,13 +214,19 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                        struct CUstream_st *stream, tegroup_error *error) {
-    (void)stream;
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+/* What tegroup_gemm_check has passed. */
+static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   struct CUstream_st *stream, tegroup_error *error) {
+    (void)stream, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
     if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
 #endif
-    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused above */
+    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused by the check */
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                        struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    return tegroup_impl_gemm_run(plan, desc, stream, error);
 }

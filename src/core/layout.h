@@ -2,7 +2,7 @@
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
-#define TEGROUP_LAYOUT_MAX_ITEMS 24
+#define TEGROUP_LAYOUT_MAX_ITEMS 32
 
 typedef struct tegroup_layout_item {
     const char *name; /* static string         */

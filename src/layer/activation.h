@@ -82,7 +82,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_RELU_SQUARED, ERROR_VALUE,
+    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
                       "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
@@ -100,14 +100,11 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
+/* Everything that tegroup_activation_forward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
-    tegroup_snapshot_view view;
-    int64_t row;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -126,12 +123,20 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+}
+
+/* threads: on the host, as in tegroup_gemm_desc. */
+static inline tegroup_status tegroup_impl_activation_run(const tegroup_activation_desc *desc, int32_t threads,
+                                                         struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)threads, (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_forward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->output); row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_row_f64(desc, row);
@@ -140,17 +145,22 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
-                                                       struct CUstream_st *stream, tegroup_error *error) {
+TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    return tegroup_impl_activation_run(desc, 0, stream, error);
+}
+
+/* Everything that tegroup_activation_backward checks before it starts. */
+static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
                              *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
                              *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
                              *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
                              *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
-    tegroup_snapshot_view view;
-    int64_t rows, cols, row;
+    int64_t rows, cols;
     int in_place;
-    (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -189,18 +199,32 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot,
-                                                       desc->space, error));
+    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
+                                             error);
+}
+
+static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
+                                                                  int32_t threads, struct CUstream_st *stream,
+                                                                  tegroup_error *error) {
+    tegroup_snapshot_view view;
+    int64_t row;
+    (void)threads, (void)stream, (void)error;
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_activation_backward(desc, stream, error);
 #endif
     view = tegroup_snapshot_read(desc->snapshot);
     if (desc->grad_output.cols == 0 && desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_OMP(omp parallel for schedule(static))
-    for (row = 0; row < rows; row++) {
+    TEGROUP_IMPL_OMP(omp parallel for schedule(static) num_threads(tegroup_impl_threads(threads)))
+    for (row = 0; row < desc->grad_output.rows; row++) {
         if (!tegroup_impl_row_owned(&view, row)) continue;
         if (desc->input.dtype == TEGROUP_DTYPE_F64) tegroup_impl_activation_grad_row_f64(desc, row);
         else tegroup_impl_activation_grad_row_f32(desc, row);
     }
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
+                                                       struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }

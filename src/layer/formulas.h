@@ -145,6 +145,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
     case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
@@ -159,6 +160,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, REAL alpha
         *slope = tegroup_impl_fma_FSUF(x, density, s);
         return tegroup_impl_mul_FSUF(x, s);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (REAL)0 : (REAL)1; return x <= 0 ? (REAL)0 : x;
+    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (REAL)0 : x;
         *slope = w + w;

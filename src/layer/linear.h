@@ -51,16 +51,24 @@ static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor te
 }
 #define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
 
+static inline const char *tegroup_impl_linear_name(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_NAME(name, member) #member,
+    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)};
+#undef TEGROUP_IMPL_NAME
+    return names[tensor];
+}
+
+/* The rule of an output that shares memory with this tensor. */
+static inline const char *tegroup_impl_linear_apart(tegroup_impl_linear_tensor tensor) {
+#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
+    static const char *const words[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
+#undef TEGROUP_IMPL_WORDS
+    return words[tensor];
+}
+
 /* A rule about one operand of a product, in the layer's words. */
 static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
                                                  tegroup_error *error) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)},
-                             *const words[TEGROUP_IMPL_LINEAR_COUNT] = {
-                                 "?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
-#undef TEGROUP_IMPL_WORDS
-#undef TEGROUP_IMPL_NAME
     static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
                                           "must not overlap d", "must not overlap bias"};
     int member;
@@ -69,8 +77,9 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
             error->field = tegroup_impl_linear_path(tensor, member);
             break;
         }
-    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = names[tensor];
-    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand])) error->rule = words[tensor];
+    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = tegroup_impl_linear_name(tensor);
+    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand]))
+        error->rule = tegroup_impl_linear_apart(tensor);
 }
 
 /* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
@@ -92,6 +101,14 @@ static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, 
     return status;
 }
 
+/* A tensor's rules, by the name of this one. */
+static inline tegroup_status tegroup_impl_linear_said_of(tegroup_impl_linear_tensor tensor, const tegroup_tensor *t,
+                                                         tegroup_error *error) {
+    const tegroup_status status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
+    return status;
+}
+
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
 static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
                                                               tegroup_impl_linear_tensor tensor, tegroup_error *error) {
@@ -106,13 +123,8 @@ static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_line
     int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
     int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
     int64_t n = weight->shape.rows, k = weight->shape.cols;
-    tegroup_status status;
     if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
-    status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
-    if (status != TEGROUP_OK) {
-        if (error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
-        return status;
-    }
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(tensor, t, error));
     TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
                       "must equal weight.shape.groups", weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
@@ -203,6 +215,15 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     return TEGROUP_OK;
 }
 
+/* The product that gives grad_row_scale has dY and the bias for operands. */
+static inline tegroup_status tegroup_impl_linear_check_bias_type(const tegroup_linear_desc *desc,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
+                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
+                      desc->grad_output.dtype, desc->bias.dtype);
+    return TEGROUP_OK;
+}
+
 /* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
     int tensor;
@@ -211,12 +232,32 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
     for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
         TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_linear_check_bias_type(desc, error);
 }
 #undef TEGROUP_IMPL_THERE
+
+/* What every descriptor of a layer hands on to its products. */
+#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
+    do {                                                                                                               \
+        (to)->compute = (from)->compute;                                                                               \
+        (to)->expected_rows = (from)->expected_rows;                                                                   \
+        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
+        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
+        (to)->backend = (from)->backend;                                                                               \
+        (to)->sm_limit = (from)->sm_limit;                                                                             \
+        (to)->threads = (from)->threads;                                                                               \
+        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
+        (to)->check_level = (from)->check_level;                                                                       \
+        (to)->workspace = (from)->workspace;                                                                           \
+        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
+        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
+        (to)->cublaslt = (from)->cublaslt;                                                                             \
+        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
+        (to)->streams = (from)->streams;                                                                               \
+        (to)->events = (from)->events;                                                                                 \
+        (to)->stream_count = (from)->stream_count;                                                                     \
+        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
+    } while (0)
 
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
@@ -238,37 +279,34 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    gemm->compute = desc->compute;
-    gemm->expected_rows = desc->expected_rows;
-    gemm->expected_rows_max = desc->expected_rows_max;
-    gemm->data_alignment_bytes = is_op ? desc->data_alignment_bytes : 0; /* the word is not about rows of one column */
-    gemm->backend = is_op ? desc->backend : TEGROUP_BACKEND_AUTO;
-    gemm->sm_limit = desc->sm_limit;
-    gemm->threads = desc->threads;
-    gemm->ignore_quirks = desc->ignore_quirks;
-    gemm->check_level = desc->check_level;
-    gemm->workspace = desc->workspace;
-    gemm->workspace_bytes = desc->workspace_bytes;
-    gemm->cublas_workspace_bytes = desc->cublas_workspace_bytes;
-    gemm->cublaslt = desc->cublaslt;
-    gemm->cublaslt_functions = desc->cublaslt_functions;
-    gemm->streams = desc->streams;
-    gemm->events = desc->events;
-    gemm->stream_count = desc->stream_count;
-    gemm->host_sizes_final = desc->host_sizes_final;
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
     return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
 }
 
-static inline tegroup_plan *tegroup_impl_linear_planned(tegroup_linear_plan *plan, int product) {
+static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
     switch (product) {
     case TEGROUP_OP_FORWARD: return &plan->forward;
     case TEGROUP_OP_DGRAD: return &plan->dgrad;
     case TEGROUP_OP_WGRAD: return &plan->wgrad;
     default: return &plan->grad_row_scale;
     }
+}
+
+/* Plans one product into a plan that is being made. */
+static inline tegroup_status tegroup_impl_linear_plan_product(const tegroup_gemm_desc *gemm, int product,
+                                                              const tegroup_target *target, tegroup_linear_plan *plan,
+                                                              tegroup_error *error) {
+    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
+    plan->struct_size = sizeof *plan;
+    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(gemm, target, one, error), product, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
@@ -294,14 +332,10 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
-    made.struct_size = sizeof made;
-    made.magic = TEGROUP_LINEAR_PLAN_MAGIC;
     for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-        tegroup_plan *one = tegroup_impl_linear_planned(&made, product);
         if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
         tegroup_impl_linear_product(desc, product, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(&gemm, target, one, error), product, error));
-        if (one->workspace.total_bytes > made.workspace.total_bytes) made.workspace = one->workspace;
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, product, target, &made, error));
     }
     *plan = made;
     return TEGROUP_OK;
@@ -318,7 +352,7 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
     TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
-    *planned = op == TEGROUP_OP_FORWARD ? &plan->forward : op == TEGROUP_OP_DGRAD ? &plan->dgrad : &plan->wgrad;
+    *planned = tegroup_impl_linear_made(plan, (int)op);
     TEGROUP_IMPL_RULE(
         (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
         tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
@@ -326,29 +360,22 @@ static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear
     return TEGROUP_OK;
 }
 
-/* Forward and wgrad are one product each. */
+/* Forward and wgrad are one product each. run 0: only what the call checks. */
 static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                      tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
+                                                      tegroup_op op, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), (int)op, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                  struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, stream, error);
-}
-
-TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), (int)op, error));
+    if (!run) return TEGROUP_OK;
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), (int)op, error);
 }
 
 /* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
  * touches. */
-TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                       int run, struct CUstream_st *stream, tegroup_error *error) {
     const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
     const tegroup_plan *planned;
     tegroup_gemm_desc gemm, other;
@@ -363,10 +390,13 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
                       scale->dtype);
-    if (scale->dtype == TEGROUP_DTYPE_UNSET)
-        return tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error);
-    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
+    if (scale->dtype == TEGROUP_DTYPE_UNSET) {
+        if (!run) return TEGROUP_OK;
+        return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD,
+                                           error);
+    }
+    tegroup_impl_linear_product(desc, second, &other);
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
@@ -379,6 +409,24 @@ TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan,
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
-    return tegroup_impl_linear_refused(tegroup_gemm(&plan->grad_row_scale, &other, stream, error), second, error);
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
+    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error), second,
+                                       error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_dgrad(plan, desc, 1, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
+                                                struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }

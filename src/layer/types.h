@@ -18,7 +18,8 @@ typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_GELU           = 7, /* gate Phi(gate)                                                          */
     TEGROUP_ACTIVATION_GELU_TANH      = 8, /* as GEGLU_TANH                                                           */
     TEGROUP_ACTIVATION_RELU           = 9, /* max(gate, 0)                                                            */
-    TEGROUP_ACTIVATION_RELU_SQUARED   = 10 /* max(gate, 0)^2                                                          */
+    TEGROUP_ACTIVATION_RELU_SQUARED   = 10, /* max(gate, 0)^2                                                         */
+    TEGROUP_ACTIVATION_IDENTITY       = 11 /* gate: what row_scale alone does                                         */
 } tegroup_activation;
 
 /* output[r] = row_scale[r] * activation(gate[r], up[r]), for rows that the shape's groups own (all rows when it has no

@@ -11,6 +11,37 @@ long side_effects_end(void);
 static world w;
 static int   wrong;
 
+/* The MLP's three ops as a chain. */
+static tegroup_chain_op       ops[3];
+static tegroup_chain_argument arguments[3];
+static tegroup_chain_desc     chain;
+static tegroup_chain_plan     chain_plan;
+static tegroup_chain_verdict  verdicts[TEGROUP_CHAIN_MAX_OPS];
+
+static void chain_make(void) {
+    for (int i = 0; i < 3; i++) {
+        ops[i].kind = i == 1 ? TEGROUP_CHAIN_ACTIVATION : TEGROUP_CHAIN_LINEAR;
+        arguments[i].op = i;
+    }
+    ops[0].weights = w.mlp.fc1;
+    ops[1].activation = w.mlp.activation;
+    ops[2].weights = w.mlp.fc2;
+    arguments[0].out = w.mlp.preactivation;
+    arguments[1].out = w.mlp.activated;
+    arguments[2].out = w.mlp.out;
+    chain.struct_size = sizeof chain;
+    chain.space = TEGROUP_SPACE_HOST;
+    chain.ops = ops;
+    chain.op_count = 3;
+    chain.arguments = arguments;
+    chain.argument_count = 3;
+    chain.input = w.mlp.input;
+    chain.grad_output = w.mlp.grad_output;
+    chain.workspace = w.workspace;
+    chain.workspace_bytes = sizeof w.workspace;
+    chain.threads = 1;
+}
+
 static void must(int holds, int line) {
     if (!holds && wrong == 0) wrong = line;
 }
@@ -24,6 +55,7 @@ int main(void) {
     long          calls;
 
     if (world_make(&w, &error) != TEGROUP_OK) return 1;
+    chain_make();
     side_effects_begin();
     MUST(tegroup_version() == TEGROUP_VERSION);
     MUST(tegroup_status_name(TEGROUP_OK) && tegroup_status_string(TEGROUP_OK) && tegroup_dtype_name(TEGROUP_DTYPE_BF16));
@@ -55,6 +87,15 @@ int main(void) {
     BOTH(tegroup_linear_forward(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_forward(NULL, &w.linear, NULL, &error));
     BOTH(tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_dgrad(&w.linear_plan, NULL, NULL, &error));
     BOTH(tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_wgrad(&w.linear_plan, NULL, NULL, &error));
+    BOTH(tegroup_mlp_plan_make(&w.mlp, NULL, &w.mlp_plan_out, &error), tegroup_mlp_plan_make(NULL, NULL, &w.mlp_plan_out, &error));
+    BOTH(tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, &w.gemm, &error), tegroup_mlp_gemm(NULL, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_UNSET, &w.gemm, &error));
+    BOTH(tegroup_mlp_forward(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_forward(NULL, &w.mlp, NULL, &error));
+    BOTH(tegroup_mlp_dgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_dgrad(&w.mlp_plan, NULL, NULL, &error));
+    BOTH(tegroup_mlp_wgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_wgrad(&w.mlp_plan, NULL, NULL, &error));
+    BOTH(tegroup_chain_plan_make(&chain, NULL, &chain_plan, &error), tegroup_chain_plan_make(NULL, NULL, &chain_plan, &error));
+    BOTH(tegroup_chain_explain(&chain, verdicts, &error), tegroup_chain_explain(&chain, NULL, &error));
+    BOTH(tegroup_chain_forward(&chain_plan, &chain, NULL, &error), tegroup_chain_forward(NULL, &chain, NULL, &error));
+    BOTH(tegroup_chain_backward(&chain_plan, &chain, NULL, &error), tegroup_chain_backward(&chain_plan, NULL, NULL, &error));
     BOTH(tegroup_activation_forward(&w.activation, NULL, &error), tegroup_activation_forward(NULL, NULL, &error));
     BOTH(tegroup_activation_backward(&w.activation_backward, NULL, &error), tegroup_activation_backward(NULL, NULL, &error));
     BOTH(tegroup_router(&w.router, NULL, &error), tegroup_router(NULL, NULL, &error));

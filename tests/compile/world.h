@@ -19,6 +19,8 @@ typedef struct world {
     tegroup_plan                     forward_plan, dgrad_plan, wgrad_plan;
     tegroup_linear_desc              linear;     /* with everything                           */
     tegroup_linear_plan              linear_plan;
+    tegroup_mlp_desc                 mlp;        /* with everything                           */
+    tegroup_mlp_plan                 mlp_plan;
     tegroup_tune_desc                tune;       /* of forward                                */
     tegroup_cublaslt_functions       functions;  /* of no library                             */
     tegroup_target                   target;     /* a machine that is not here                */
@@ -50,6 +52,14 @@ typedef struct world {
     MEMORY(float, alpha, EXPERTS);
     MEMORY(float, beta, EXPERTS);
     MEMORY(float, gate_up, ROWS * 2 * N);
+    MEMORY(float, fc1_weight, EXPERTS * 2 * N * K);
+    MEMORY(float, fc1_bias, EXPERTS * 2 * N);
+    MEMORY(float, fc2_weight, EXPERTS * K * N);
+    MEMORY(float, fc2_bias, EXPERTS * K);
+    MEMORY(float, mlp_grad_output, ROWS * K);
+    MEMORY(float, preactivation, ROWS * 2 * N);
+    MEMORY(float, activated, ROWS * N);
+    MEMORY(float, grad_preactivation, ROWS * 2 * N);
     MEMORY(float, logits, TOKENS * EXPERTS);
     MEMORY(float, probabilities, TOKENS * EXPERTS);
     MEMORY(float, tokens, TOKENS * N);
@@ -67,6 +77,11 @@ typedef struct world {
     MEMORY(float, bias_grad, EXPERTS * N);
     MEMORY(float, row_scale_grad, ROWS);
     MEMORY(float, gate_up_grad, ROWS * 2 * N);
+    MEMORY(float, mlp_out, ROWS * K);
+    MEMORY(float, fc1_weight_grad, EXPERTS * 2 * N * K);
+    MEMORY(float, fc1_bias_grad, EXPERTS * 2 * N);
+    MEMORY(float, fc2_weight_grad, EXPERTS * K * N);
+    MEMORY(float, fc2_bias_grad, EXPERTS * K);
     MEMORY(float, logits_grad, TOKENS * EXPERTS);
     MEMORY(float, probabilities_out, TOKENS * EXPERTS);
     MEMORY(float, weights_out, SLOTS);
@@ -83,6 +98,7 @@ typedef struct world {
     tegroup_problem      problem;
     tegroup_plan         plan;
     tegroup_linear_plan  linear_plan_out;
+    tegroup_mlp_plan     mlp_plan_out;
     tegroup_gemm_desc    gemm;
     tegroup_verdict      verdicts[TEGROUP_BACKEND_COUNT - 1];
 } world;
@@ -106,6 +122,14 @@ static tegroup_tensor world_tensor(void *data, tegroup_shape shape, int64_t cols
     tensor.dtype = TEGROUP_DTYPE_F32;
     tensor.data = data;
     return tensor;
+}
+
+static tegroup_tensor world_uniform(void *data, int64_t rows, int64_t cols) {
+    tegroup_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.groups = EXPERTS;
+    shape.rows = rows;
+    return world_tensor(data, shape, cols);
 }
 
 static tegroup_scalars world_scalars(const float *data) {
@@ -246,6 +270,35 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->linear.workspace = w->workspace;
     w->linear.workspace_bytes = sizeof w->workspace;
     status = tegroup_linear_plan_make(&w->linear, NULL, &w->linear_plan, error);
+    if (status != TEGROUP_OK) return status;
+
+    memset(&w->mlp, 0, sizeof w->mlp);
+    w->mlp.struct_size = sizeof w->mlp;
+    w->mlp.space = TEGROUP_SPACE_HOST;
+    w->mlp.activation = TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
+    w->mlp.fc1.weight = world_uniform(w->fc1_weight, 2 * N, K);
+    w->mlp.fc1.main_grad = world_uniform(w->fc1_weight_grad, 2 * N, K);
+    w->mlp.fc1.bias = world_uniform(w->fc1_bias, 1, 2 * N);
+    w->mlp.fc1.bias_grad = world_uniform(w->fc1_bias_grad, 1, 2 * N);
+    w->mlp.fc2.weight = world_uniform(w->fc2_weight, K, N);
+    w->mlp.fc2.main_grad = world_uniform(w->fc2_weight_grad, K, N);
+    w->mlp.fc2.bias = world_uniform(w->fc2_bias, 1, K);
+    w->mlp.fc2.bias_grad = world_uniform(w->fc2_bias_grad, 1, K);
+    w->mlp.input = world_tensor(w->x, routed, K);
+    w->mlp.out = world_tensor(w->mlp_out, routed, K);
+    w->mlp.grad_output = world_tensor(w->mlp_grad_output, routed, K);
+    w->mlp.dgrad_out = world_tensor(w->x_grad, routed, K);
+    w->mlp.grad_row_scale = world_tensor(w->row_scale_grad, routed, 1);
+    w->mlp.preactivation = world_tensor(w->preactivation, routed, 2 * N);
+    w->mlp.activated = world_tensor(w->activated, routed, N);
+    w->mlp.grad_preactivation = world_tensor(w->grad_preactivation, routed, 2 * N);
+    w->mlp.row_scale = w->row_scale;
+    w->mlp.row_scale_dtype = TEGROUP_DTYPE_F32;
+    w->mlp.fc2_bias_scaled = 1;
+    w->mlp.threads = 1;
+    w->mlp.workspace = w->workspace;
+    w->mlp.workspace_bytes = sizeof w->workspace;
+    status = tegroup_mlp_plan_make(&w->mlp, NULL, &w->mlp_plan, error);
     if (status != TEGROUP_OK) return status;
 
     memset(&w->activation, 0, sizeof w->activation);

@@ -907,7 +907,7 @@ static void fuzz_activation(void) {
     int64_t rows = below(8), width = below(9);
     int gated;
     OPEN(desc);
-    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     desc.interleaved = gated ? below(2) : 0;
     if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
@@ -930,7 +930,7 @@ static void fuzz_activation_backward(void) {
     int64_t rows = below(8), width = below(9);
     int gated;
     OPEN(desc);
-    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_RELU_SQUARED));
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
     gated = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     desc.interleaved = gated ? below(2) : 0;
     if (desc.activation == TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
@@ -1046,10 +1046,129 @@ static void fuzz_linear(void) {
     }
 }
 
+/* ---- the grouped MLP --------------------------------------------------------------------------------------------- */
+
+static void fuzz_mlp(void) {
+#define MLP_FIELDS(t)                                                                                                              \
+    SHAPE_FIELDS(tegroup_mlp_desc, t.shape), FIELD(tegroup_mlp_desc, t.dtype), FIELD(tegroup_mlp_desc, t.scaling), FIELD(tegroup_mlp_desc, t.ld), \
+    FIELD(tegroup_mlp_desc, t.group_stride), FIELD(tegroup_mlp_desc, t.pointers_space)
+#define MLP_POINTERS(t) FIELD(tegroup_mlp_desc, t.data), FIELD(tegroup_mlp_desc, t.pointers), FIELD(tegroup_mlp_desc, t.shape.snapshot)
+    static const field numbers[] = {
+        FIELD(tegroup_mlp_desc, struct_size), FIELD(tegroup_mlp_desc, space), MLP_FIELDS(fc1.weight), MLP_FIELDS(fc1.bias), MLP_FIELDS(fc1.main_grad), MLP_FIELDS(fc1.bias_grad),
+        MLP_FIELDS(fc2.weight), MLP_FIELDS(fc2.bias), MLP_FIELDS(fc2.main_grad), MLP_FIELDS(fc2.bias_grad), MLP_FIELDS(input), MLP_FIELDS(out), MLP_FIELDS(grad_output),
+        MLP_FIELDS(dgrad_out), MLP_FIELDS(grad_row_scale), MLP_FIELDS(preactivation), MLP_FIELDS(activated), MLP_FIELDS(grad_preactivation),
+        FIELD(tegroup_mlp_desc, activation), FIELD(tegroup_mlp_desc, interleaved), FIELD(tegroup_mlp_desc, recompute), FIELD(tegroup_mlp_desc, row_scale_dtype),
+        FIELD(tegroup_mlp_desc, fc2_bias_scaled), FIELD(tegroup_mlp_desc, accumulate), FIELD(tegroup_mlp_desc, out_tail), FIELD(tegroup_mlp_desc, dgrad_out_tail),
+        FIELD(tegroup_mlp_desc, fusion), FIELD(tegroup_mlp_desc, compute), FIELD(tegroup_mlp_desc, backend), FIELD(tegroup_mlp_desc, check_level),
+        FIELD(tegroup_mlp_desc, workspace_bytes)};
+    static const field pointers[] = {
+        MLP_POINTERS(fc1.weight), MLP_POINTERS(fc1.bias), MLP_POINTERS(fc1.main_grad), MLP_POINTERS(fc1.bias_grad), MLP_POINTERS(fc2.weight), MLP_POINTERS(fc2.bias),
+        MLP_POINTERS(fc2.main_grad), MLP_POINTERS(fc2.bias_grad), MLP_POINTERS(input), MLP_POINTERS(out), MLP_POINTERS(grad_output), MLP_POINTERS(dgrad_out),
+        MLP_POINTERS(grad_row_scale), MLP_POINTERS(preactivation), MLP_POINTERS(activated), MLP_POINTERS(grad_preactivation), FIELD(tegroup_mlp_desc, row_scale),
+        FIELD(tegroup_mlp_desc, workspace)};
+    static tegroup_status (*const calls[])(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *, tegroup_error *) = {
+        tegroup_mlp_forward, tegroup_mlp_dgrad, tegroup_mlp_wgrad};
+    tegroup_mlp_desc desc;
+    tegroup_tensor *tensors[] = {&desc.fc1.weight, &desc.fc1.bias, &desc.fc2.weight, &desc.fc2.bias, &desc.fc1.main_grad, &desc.fc1.bias_grad, &desc.fc2.main_grad,
+                                 &desc.fc2.bias_grad, &desc.input, &desc.grad_output, &desc.out, &desc.dgrad_out, &desc.grad_row_scale, &desc.preactivation,
+                                 &desc.activated, &desc.grad_preactivation};
+    tegroup_shape sizes;
+    tegroup_mlp_plan plan;
+    tegroup_gemm_desc gemm;
+    tegroup_error error = no_error;
+    tegroup_status status;
+    int64_t rows = below(12), n = below(12), h = below(12), k = below(12);
+    tegroup_dtype operand = any_float(), result = any_float();
+    int i, lies = 0, wide, biases = chance(50), backward = chance(85), scaled = chance(50);
+    memset(&desc, 0, sizeof desc);
+    memset(&sizes, 0, sizeof sizes);
+    sizes.groups = below(6);
+    desc.activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
+    wide = desc.activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED ? 2 : 1;
+    desc.interleaved = wide == 2 ? below(2) : 0;
+    make_tensor(&desc.fc1.weight, operand, 0, &sizes, wide * h, k);
+    make_tensor(&desc.fc2.weight, operand, 0, &sizes, n, h);
+    if (biases) make_tensor(&desc.fc1.bias, any_float(), 0, &sizes, 1, wide * h);
+    if (biases) make_tensor(&desc.fc2.bias, operand, 0, &sizes, 1, n);
+    if (backward && chance(80)) make_tensor(&desc.fc1.main_grad, result, 0, &sizes, wide * h, k);
+    if (backward && chance(80)) make_tensor(&desc.fc2.main_grad, result, 0, &sizes, n, h);
+    if (biases && desc.fc1.main_grad.dtype && chance(80)) make_tensor(&desc.fc1.bias_grad, result, 0, &sizes, 1, wide * h);
+    if (biases && desc.fc2.main_grad.dtype && chance(80)) make_tensor(&desc.fc2.bias_grad, result, 0, &sizes, 1, n);
+    sizes.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    sizes.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    sizes.row_sizes.space = TEGROUP_SPACE_HOST;
+    make_tensor(&desc.input, operand, 1, &sizes, rows, k);
+    if (!backward || chance(85)) make_tensor(&desc.out, result, 1, &sizes, rows, n);
+    if (backward || chance(50)) make_tensor(&desc.preactivation, any_float(), 1, &sizes, rows, wide * h);
+    if (backward || chance(50)) make_tensor(&desc.activated, operand, 1, &sizes, rows, h);
+    if (scaled) desc.row_scale_dtype = any_real();
+    if (backward) {
+        make_tensor(&desc.grad_output, operand, 1, &sizes, rows, n);
+        make_tensor(&desc.grad_preactivation, operand, 1, &sizes, rows, wide * h);
+        if (chance(80)) make_tensor(&desc.dgrad_out, result, 1, &sizes, rows, k);
+        if (scaled && chance(70)) make_tensor(&desc.grad_row_scale, any_real(), 1, &sizes, rows, 1);
+        desc.recompute = below(2);
+    }
+    for (i = 0; i < 16; i++) {
+        if (i > 3 && i != 8 && i != 9 && chance(97)) tensors[i]->ld = tensors[i]->group_stride = 0;
+        if (i > 7 && chance(97)) tensors[i]->pointers_space = TEGROUP_SPACE_UNSET;
+    }
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.fc2_bias_scaled = biases && scaled ? below(2) : 0;
+    desc.accumulate = desc.fc1.main_grad.dtype ? below(2) : 0;
+    desc.out_tail = desc.out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
+    desc.dgrad_out_tail = desc.dgrad_out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
+    desc.compute = TEGROUP_COMPUTE_F64;
+    desc.check_level = (tegroup_check_level)below(2);
+    desc.threads = 1;
+    desc.workspace_bytes = workspace_bytes;
+    spoil_numbers(&desc, numbers, COUNT(numbers));
+
+    prepare_tensor(&desc.input);
+    for (i = 0; i < 16; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+            if (tensors[i]->shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET) tensors[i]->shape.snapshot = desc.input.shape.snapshot;
+            tensor_memory(tensors[i]);
+        }
+    desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows) : NULL;
+    desc.workspace = workspace;
+    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    if (chance(20)) desc.grad_preactivation.data = desc.preactivation.data;
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    for (i = 0; i < 16; i++) {
+        lies |= tensor_lies(tensors[i]) || room(tensors[i]->shape.snapshot) < sizeof(tegroup_snapshot_header);
+        lies |= (double)room(desc.row_scale) < 8 * (double)tensors[i]->shape.rows && desc.row_scale_dtype && i > 7;
+        if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
+            tensors[i]->pointers = NULL;
+    }
+    if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+
+    status = tegroup_mlp_plan_make(&desc, NULL, &plan, &error);
+    check_error(status, &error);
+    for (i = 1; i < 4; i++) {
+        error = no_error;
+        check_error(tegroup_mlp_gemm(NULL, &desc, (tegroup_mlp_layer)(1 + below(2)), (tegroup_op)i, &gemm, &error), &error);
+    }
+    if (status != TEGROUP_OK) return;
+    MUST(desc.space == TEGROUP_SPACE_HOST);
+    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    for (i = 0; i < 3; i++) {
+        uint64_t before = memory_hash();
+        int j;
+        for (j = 0; j < 16; j++)
+            if (tensor_lies(tensors[j])) return; /* a call may write over a list that it has no business with */
+        error = no_error;
+        status = calls[i](&plan, &desc, NULL, &error);
+        check_error(status, &error);
+        if (status != TEGROUP_OK) MUST(memory_hash() == before);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear};
+                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

@@ -14,7 +14,8 @@ HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h te
 
 TESTS := $(patsubst tests/gpu/%.cu,%,$(wildcard tests/gpu/test_*.cu))
 VARIANTS := plain debug fast_math per_thread switches sm_90 ptx_80 sm_80
-PROGRAMS := $(TESTS) works pair pair_rdc $(VARIANTS:%=variant_%) $(patsubst examples/%.cu,%,$(wildcard examples/quickstart.cu))
+EXAMPLES := quickstart grouped_mlp
+PROGRAMS := $(TESTS) works pair pair_rdc $(VARIANTS:%=variant_%) $(EXAMPLES)
 
 all: $(PROGRAMS:%=$(OUT)/%)
 
@@ -55,7 +56,7 @@ $(VARIANTS:%=$(OUT)/variant_%): $(OUT)/variant_%: tests/gpu/works/variant.cu $(H
 	@mkdir -p $(@D)
 	$(NVCC) $(filter-out $(if $(findstring -G,$(variant_$*)),-lineinfo),$(NVCCFLAGS)) $(variant_$*) -DEXPECT_SM90=$(if $(filter code=sm_90a,$(subst $(comma), ,$(variant_$*))),1,0) -Xcompiler -pthread $< -o $@
 
-$(OUT)/quickstart: examples/quickstart.cu $(HEADERS)
+$(EXAMPLES:%=$(OUT)/%): $(OUT)/%: examples/%.cu $(HEADERS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $(GENCODE) $< -o $@ $(LIBS)
 

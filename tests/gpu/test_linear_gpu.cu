@@ -3,6 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
+#include "graph.h"
 #include "linear.h"
 #include "utest.h"
 
@@ -22,25 +23,6 @@ static tegroup_status steps(layer *l, const tegroup_linear_desc *desc, int delay
     MUST(cudaEventRecord(done, second));
     MUST(cudaStreamWaitEvent(first, done, 0));
     return status;
-}
-
-/* Kernels, and the empty or event nodes that joins of streams may leave: no copy, no memset, no allocation, no host call. */
-static int only_kernels(cudaGraph_t graph) {
-    size_t count = 0, kernels = 0;
-    MUST(cudaGraphGetNodes(graph, NULL, &count));
-    cudaGraphNode_t *nodes = (cudaGraphNode_t *)malloc((count + 1) * sizeof *nodes);
-    MUST(cudaGraphGetNodes(graph, nodes, &count));
-    for (size_t i = 0; i < count; i++) {
-        cudaGraphNodeType type;
-        MUST(cudaGraphNodeGetType(nodes[i], &type));
-        kernels += type == cudaGraphNodeTypeKernel;
-        if (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeEmpty) continue;
-        fprintf(stderr, "node of type %d\n", (int)type);
-        kernels = 0;
-        break;
-    }
-    free(nodes);
-    return kernels > 0;
 }
 
 /* Everything in device memory as it is on the host, and the descriptor of it. */

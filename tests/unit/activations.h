@@ -7,8 +7,9 @@
 
 static const tegroup_activation activations[] = {
     TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
-    TEGROUP_ACTIVATION_SILU, TEGROUP_ACTIVATION_GELU, TEGROUP_ACTIVATION_GELU_TANH, TEGROUP_ACTIVATION_RELU, TEGROUP_ACTIVATION_RELU_SQUARED};
-static const char *const activation_names[] = {"SwiGLU", "GEGLU", "GEGLU tanh", "ReGLU", "clamped SwiGLU", "SiLU", "GELU", "GELU tanh", "ReLU", "squared ReLU"};
+    TEGROUP_ACTIVATION_SILU, TEGROUP_ACTIVATION_GELU, TEGROUP_ACTIVATION_GELU_TANH, TEGROUP_ACTIVATION_RELU, TEGROUP_ACTIVATION_RELU_SQUARED,
+    TEGROUP_ACTIVATION_IDENTITY};
+static const char *const activation_names[] = {"SwiGLU", "GEGLU", "GEGLU tanh", "ReGLU", "clamped SwiGLU", "SiLU", "GELU", "GELU tanh", "ReLU", "squared ReLU", "identity"};
 enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 
 SUPPORT int is_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
@@ -45,6 +46,10 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
     case TEGROUP_ACTIVATION_REGLU: case TEGROUP_ACTIVATION_RELU:
         value = x > 0 ? x : 0;
         slope = x > 0;
+        break;
+    case TEGROUP_ACTIVATION_IDENTITY:
+        value = x;
+        slope = 1;
         break;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         value = x > 0 ? x * x : 0;

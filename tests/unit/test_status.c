@@ -46,6 +46,11 @@ static void spoil_nothing(void) {
 #define call_linear_forward(e)      tegroup_linear_forward(&w.linear_plan, &w.linear, NULL, e)
 #define call_linear_dgrad(e)        tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, e)
 #define call_linear_wgrad(e)        tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, e)
+#define call_mlp_plan(e)            tegroup_mlp_plan_make(&w.mlp, NULL, &w.mlp_plan_out, e)
+#define call_mlp_gemm(e)            tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD, &w.gemm, e)
+#define call_mlp_forward(e)         tegroup_mlp_forward(&w.mlp_plan, &w.mlp, NULL, e)
+#define call_mlp_dgrad(e)           tegroup_mlp_dgrad(&w.mlp_plan, &w.mlp, NULL, e)
+#define call_mlp_wgrad(e)           tegroup_mlp_wgrad(&w.mlp_plan, &w.mlp, NULL, e)
 #define call_tune(e)                tegroup_plan_tune(&w.forward_plan, &w.tune, NULL, e)
 #define call_save(e)                tegroup_plan_save(&w.forward_plan, w.saved, sizeof w.saved, e)
 #define call_load(e)                tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &w.plan, e)
@@ -150,6 +155,11 @@ UTEST(status, good_calls) {
     GOOD(linear_forward);
     GOOD(linear_dgrad);
     GOOD(linear_wgrad);
+    GOOD(mlp_plan);
+    GOOD(mlp_gemm);
+    GOOD(mlp_forward);
+    GOOD(mlp_dgrad);
+    GOOD(mlp_wgrad);
     GOOD(tune);
     GOOD(save);
     GOOD(load);
@@ -1021,7 +1031,7 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 UTEST(status, activation) {
     tegroup_activation_desc *a = &w.activation;
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
+    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
@@ -1043,7 +1053,7 @@ UTEST(status, activation) {
 UTEST(status, activation_backward) {
     tegroup_activation_backward_desc *a = &w.activation_backward;
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)11, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 11);
+    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
@@ -1529,6 +1539,226 @@ UTEST(status, linear_overlaps) {
     MEETS(linear_wgrad, l->main_grad.data = w.bias_grad, "main_grad.data", "bias_grad");
     MEETS(linear_wgrad, l->bias_grad.data = w.x, "bias_grad.data", "input");
     MEETS(linear_wgrad, l->bias_grad.data = w.row_scale, "bias_grad.data", "row_scale");
+}
+
+/* ---- The grouped MLP ----------------------------------------------------------------------------------------- */
+
+#define MLP_TENSOR(t, cols_)                                                                                                        \
+    BAD(mlp_plan, w.mlp.t.scaling = (tegroup_scaling)99, VALUE, #t ".scaling", TEGROUP_SCALING_COUNT - 1, 99);                      \
+    BAD(mlp_plan, w.mlp.t.shape.rows = -1, VALUE, #t ".shape.rows", TEGROUP_MAX_ROWS, -1);                                          \
+    BAD(mlp_plan, w.mlp.t.ld = -1, LAYOUT, #t ".ld", cols_, -1);                                                                    \
+    BAD(mlp_plan, w.mlp.t.shape.cols++, SHAPE, #t ".shape.cols", cols_, (cols_) + 1);                                               \
+    BAD(mlp_plan, w.mlp.t.dtype = TEGROUP_DTYPE_UNSET, UNSET, #t ".dtype", TEGROUP_DTYPE_F64, 0)
+#define MLP_ROWS(t, cols_)                                                                                                          \
+    BAD(mlp_plan, w.mlp.t.shape.rows = ROWS + 1, SHAPE, #t ".shape.rows", ROWS, ROWS + 1);                                          \
+    BAD(mlp_plan, w.mlp.t.shape.groups++, SHAPE, #t ".shape.groups", EXPERTS, EXPERTS + 1);                                         \
+    BAD(mlp_plan, w.mlp.t.shape.cols++, SHAPE, #t ".shape.cols", cols_, (cols_) + 1);                                               \
+    BAD(mlp_plan, w.mlp.t.shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, #t ".shape.row_sizes.encoding",                 \
+        TEGROUP_ENCODING_COUNTS, 0);                                                                                                \
+    BAD(mlp_plan, w.mlp.t.shape.elements = 7, UNSUPPORTED, #t ".shape.elements", 0, 7);                                             \
+    BAD(mlp_plan, w.mlp.t.pointers_space = TEGROUP_SPACE_HOST, UNSUPPORTED, #t ".pointers_space", 0, TEGROUP_SPACE_HOST);           \
+    BAD(mlp_plan, w.mlp.t.shape.snapshot = w.snapshot_out, COMBINATION, #t ".shape.snapshot", 0, 1)
+#define MLP_CONTIGUOUS(t, cols_) BAD(mlp_plan, w.mlp.t.ld = (cols_) + 1, LAYOUT, #t ".ld", cols_, (cols_) + 1)
+#define MLP_MEMORY(call, t)                                                                                                         \
+    BAD(call, w.mlp.t.data = NULL, NULL_ARGUMENT, #t ".data", 1, 0);                                                                \
+    BAD(call, SHIFT(w.mlp.t.data, 2), ALIGNMENT, #t ".data", 4, 2)
+#define MLP_ABSENT(t) memset(&w.mlp.t, 0, sizeof w.mlp.t)
+
+UTEST(status, mlp_plan) {
+    STRUCT_SIZE(mlp_plan, tegroup_mlp_desc, mlp);
+    SPACE(mlp_plan, mlp);
+    NOT(mlp_plan_make, NULL AND NULL AND &w.mlp_plan_out, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(mlp_plan_make, &w.mlp AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
+    BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 99);
+    BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_RELU, SHAPE, "fc1.weight.shape.rows", N, 2 * N);
+    BAD(mlp_plan, w.mlp.interleaved = 2, VALUE, "interleaved", 1, 2);
+    BAD(mlp_plan, w.mlp.limit = -1, VALUE, "limit", 0, -1);
+    BAD(mlp_plan, w.mlp.recompute = 2, VALUE, "recompute", 1, 2);
+    BAD(mlp_plan, w.mlp.fc2_bias_scaled = 2, VALUE, "fc2_bias_scaled", 1, 2);
+    BAD(mlp_plan, w.mlp.fusion = (tegroup_fusion)3, VALUE, "fusion", TEGROUP_FUSION_REQUIRED, 3);
+    BAD(mlp_plan, w.mlp.fusion = TEGROUP_FUSION_REQUIRED, UNSUPPORTED, "fusion", TEGROUP_FUSION_AUTO, TEGROUP_FUSION_REQUIRED);
+
+    MLP_TENSOR(fc1.bias, 2 * N);
+    MLP_TENSOR(fc1.main_grad, K);
+    MLP_TENSOR(fc1.bias_grad, 2 * N);
+    MLP_TENSOR(fc2.bias, K);
+    MLP_TENSOR(fc2.main_grad, N);
+    MLP_TENSOR(fc2.bias_grad, K);
+    BAD(mlp_plan, MLP_ABSENT(fc1.weight), UNSET, "fc1.weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc2.weight); w.mlp.fc2.weight.shape.groups = EXPERTS, UNSET, "fc2.weight.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, w.mlp.fc1.weight.shape.groups++, SHAPE, "fc1.bias.shape.groups", EXPERTS + 1, EXPERTS);
+    BAD(mlp_plan, w.mlp.fc2.weight.shape.groups++, SHAPE, "fc2.weight.shape.groups", EXPERTS, EXPERTS + 1);
+    BAD(mlp_plan, w.mlp.fc1.weight.shape.rows++, SHAPE, "fc1.bias.shape.cols", 2 * N + 1, 2 * N);
+    BAD(mlp_plan, w.mlp.fc2.weight.shape.cols++, SHAPE, "activated.shape.cols", N + 1, N);
+    BAD(mlp_plan, w.mlp.fc2.main_grad.shape.groups++, SHAPE, "fc2.main_grad.shape.groups", EXPERTS, EXPERTS + 1);
+    ASSERT_STREQ("must equal fc2.weight.shape.groups", error.rule);
+    BAD(mlp_plan, w.mlp.fc1.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "input.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    ASSERT_STREQ("must equal fc1.weight.dtype (FP8: either kind)", error.rule);
+    BAD(mlp_plan, w.mlp.fc2.weight.dtype = TEGROUP_DTYPE_BF16, DTYPE, "activated.dtype", TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32);
+    BAD(mlp_plan, w.mlp.grad_preactivation.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(mlp_plan, w.mlp.grad_output.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_output.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(mlp_plan, w.mlp.fc2.weight.shape.row_sizes = w.prepare.shape.row_sizes, COMBINATION, "fc2.weight.shape.row_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);
+    BAD(mlp_plan, w.mlp.fc2.main_grad.ld = N + 1, LAYOUT, "fc2.main_grad.ld", N, N + 1);
+
+    BAD(mlp_plan, w.mlp.input.shape.rows++, SHAPE, "out.shape.rows", ROWS + 1, ROWS);
+    BAD(mlp_plan, w.mlp.input.shape.cols++, SHAPE, "input.shape.cols", K, K + 1);
+    MLP_ROWS(out, K);
+    MLP_ROWS(grad_output, K);
+    MLP_ROWS(dgrad_out, K);
+    MLP_ROWS(grad_row_scale, 1);
+    MLP_ROWS(preactivation, 2 * N);
+    MLP_ROWS(activated, N);
+    MLP_ROWS(grad_preactivation, 2 * N);
+    MLP_CONTIGUOUS(out, K);
+    MLP_CONTIGUOUS(dgrad_out, K);
+    MLP_CONTIGUOUS(grad_row_scale, 1);
+    MLP_CONTIGUOUS(preactivation, 2 * N);
+    MLP_CONTIGUOUS(activated, N);
+    MLP_CONTIGUOUS(grad_preactivation, 2 * N);
+
+    BAD(mlp_plan, MLP_ABSENT(input), UNSET, "input.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, MLP_ABSENT(out); MLP_ABSENT(grad_preactivation); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc2.main_grad), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_plan, MLP_ABSENT(grad_preactivation), COMBINATION, "dgrad_out", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out), COMBINATION, "grad_row_scale", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale), COMBINATION, "fc1.main_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(preactivation), COMBINATION, "grad_preactivation", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(grad_output), COMBINATION, "grad_preactivation", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(activated), COMBINATION, "fc2.main_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc1.main_grad), COMBINATION, "fc1.bias_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc1.bias), COMBINATION, "fc1.bias_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc2.main_grad), COMBINATION, "fc2.bias_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc2.bias), COMBINATION, "fc2.bias_grad", 1, 0);
+    BAD(mlp_plan, MLP_ABSENT(fc2.bias); MLP_ABSENT(fc2.bias_grad), COMBINATION, "fc2_bias_scaled", 0, 1);
+    BAD(mlp_plan, w.mlp.recompute = 1; MLP_ABSENT(activated); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), COMBINATION, "recompute", 0, 1);
+    BAD(mlp_plan, w.mlp.recompute = 1; MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
+        MLP_ABSENT(fc1.bias_grad), COMBINATION, "recompute", 0, 1);
+    BAD(mlp_plan, w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_plan, w.mlp.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
+    BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET; MLP_ABSENT(grad_row_scale), COMBINATION, "fc2_bias_scaled", 0, 1);
+    BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F64, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_plan, w.mlp.accumulate = 2, VALUE, "accumulate", 1, 2);
+    BAD(mlp_plan, w.mlp.accumulate = 1; MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), COMBINATION,
+        "accumulate", 0, 1);
+    BAD(mlp_plan, w.mlp.out_tail = TEGROUP_TAIL_ZERO; MLP_ABSENT(out), COMBINATION, "out_tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(mlp_plan, w.mlp.out_tail = (tegroup_tail)3, VALUE, "out_tail", TEGROUP_TAIL_POISON, 3);
+    BAD(mlp_plan, w.mlp.dgrad_out_tail = TEGROUP_TAIL_ZERO; MLP_ABSENT(dgrad_out), COMBINATION, "dgrad_out_tail", 0, TEGROUP_TAIL_ZERO);
+    BAD(mlp_plan, w.mlp.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
+    BAD(mlp_plan, w.mlp.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
+    BAD(mlp_plan, w.mlp.threads = -1, VALUE, "threads", 0, -1);
+    BAD(mlp_plan, w.mlp.compute = (tegroup_compute)2, VALUE, "compute", TEGROUP_COMPUTE_F64, 2);
+    NOT(mlp_gemm, NULL AND NULL AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_LAYER_UNSET AND TEGROUP_OP_DGRAD AND &w.gemm, UNSET, "layer", TEGROUP_MLP_FC1, 0);
+    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)3 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, 3);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND TEGROUP_OP_UNSET AND &w.gemm, UNSET, "op", TEGROUP_OP_FORWARD, 0);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND (tegroup_op)4 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, 4);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND NULL, NULL_ARGUMENT, "gemm", 1, 0);
+    BAD(mlp_gemm, MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad), COMBINATION,
+        "op", 1, 0);
+}
+
+UTEST(status, mlp_calls) {
+    NOT(mlp_forward, NULL AND &w.mlp AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    NOT(mlp_dgrad, &w.mlp_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    BAD(mlp_forward, w.mlp_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.mlp_plan, 1);
+    BAD(mlp_wgrad, w.mlp_plan.magic = 1, PLAN, "plan", TEGROUP_MLP_PLAN_MAGIC, 1);
+    BAD(mlp_forward, w.mlp.activation = TEGROUP_ACTIVATION_SWIGLU, PLAN, "activation", TEGROUP_ACTIVATION_SWIGLU_CLAMPED, TEGROUP_ACTIVATION_SWIGLU);
+    BAD(mlp_dgrad, w.mlp.interleaved = 1, PLAN, "interleaved", 0, 1);
+    BAD(mlp_dgrad, w.mlp.recompute = 1, PLAN, "recompute", 0, 1);
+    BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_dgrad, MLP_ABSENT(dgrad_out), PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_dgrad, MLP_ABSENT(grad_row_scale), PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_wgrad, MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), PLAN, "fc2.main_grad.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_wgrad, MLP_ABSENT(fc1.bias_grad), PLAN, "fc1.bias_grad.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_wgrad, MLP_ABSENT(fc1.main_grad); MLP_ABSENT(fc1.bias_grad); MLP_ABSENT(fc2.main_grad); MLP_ABSENT(fc2.bias_grad), UNSET, "fc1.main_grad.dtype",
+        TEGROUP_DTYPE_F64, 0);
+    BAD(mlp_forward, MLP_ABSENT(preactivation); MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
+        MLP_ABSENT(fc1.bias_grad), PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_forward, w.mlp.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_forward, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_wgrad, w.mlp.accumulate = 1, PLAN, "accumulate", 0, 1);
+    BAD(mlp_forward, w.mlp.out_tail = TEGROUP_TAIL_ZERO, PLAN, "out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(mlp_dgrad, w.mlp.dgrad_out_tail = TEGROUP_TAIL_ZERO, PLAN, "dgrad_out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
+    BAD(mlp_wgrad, w.mlp.fc2.main_grad.dtype = TEGROUP_DTYPE_BF16, PLAN, "fc2.main_grad.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_dgrad, w.mlp.grad_output.ld = K + 1, PLAN, "grad_output.ld", K, K + 1);
+
+    MLP_MEMORY(mlp_forward, input);
+    MLP_MEMORY(mlp_forward, fc1.weight);
+    MLP_MEMORY(mlp_forward, fc1.bias);
+    MLP_MEMORY(mlp_forward, preactivation);
+    MLP_MEMORY(mlp_forward, activated);
+    MLP_MEMORY(mlp_forward, fc2.weight);
+    MLP_MEMORY(mlp_forward, fc2.bias);
+    MLP_MEMORY(mlp_forward, out);
+    MLP_MEMORY(mlp_dgrad, grad_output);
+    MLP_MEMORY(mlp_dgrad, fc2.weight);
+    MLP_MEMORY(mlp_dgrad, fc2.bias);
+    MLP_MEMORY(mlp_dgrad, preactivation);
+    MLP_MEMORY(mlp_dgrad, grad_preactivation);
+    MLP_MEMORY(mlp_dgrad, fc1.weight);
+    MLP_MEMORY(mlp_dgrad, dgrad_out);
+    MLP_MEMORY(mlp_dgrad, grad_row_scale);
+    MLP_MEMORY(mlp_wgrad, grad_output);
+    MLP_MEMORY(mlp_wgrad, activated);
+    MLP_MEMORY(mlp_wgrad, grad_preactivation);
+    MLP_MEMORY(mlp_wgrad, input);
+    MLP_MEMORY(mlp_wgrad, fc1.main_grad);
+    MLP_MEMORY(mlp_wgrad, fc1.bias_grad);
+    MLP_MEMORY(mlp_wgrad, fc2.main_grad);
+    MLP_MEMORY(mlp_wgrad, fc2.bias_grad);
+    BAD(mlp_forward, w.mlp.row_scale = NULL, NULL_ARGUMENT, "row_scale", 1, 0);
+    BAD(mlp_dgrad, w.mlp.row_scale = NULL, NULL_ARGUMENT, "row_scale", 1, 0);
+    BAD(mlp_wgrad, SHIFT(w.mlp.row_scale, 1), ALIGNMENT, "row_scale", 4, 1);
+    BAD(mlp_forward, w.mlp.fc1.weight.pointers = (void *const *)w.mlp.fc1.weight.data, UNSET, "fc1.weight.pointers_space", TEGROUP_SPACE_HOST, 0);
+    BAD(mlp_wgrad, w.mlp.fc2.main_grad.pointers_space = TEGROUP_SPACE_HOST, PLAN, "fc2.main_grad.pointers_space", 0, TEGROUP_SPACE_HOST);
+    BAD(mlp_forward, w.mlp.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 1, 0);
+    BAD(mlp_dgrad, w.mlp.grad_output.shape.snapshot = NULL, NULL_ARGUMENT, "grad_output.shape.snapshot", 1, 0);
+    BAD(mlp_forward, memset(w.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", TEGROUP_SNAPSHOT_MAGIC, 0);
+    BAD(mlp_forward, w.mlp.workspace = NULL, NULL_ARGUMENT, "workspace", 1, 0);
+    BAD(mlp_dgrad, SHIFT(w.mlp.workspace, 16), ALIGNMENT, "workspace", TEGROUP_ALIGNMENT, 16);
+    BAD(mlp_dgrad, w.mlp.workspace_bytes = w.mlp_plan.workspace.total_bytes - 1, WORKSPACE, "workspace_bytes", w.mlp_plan.workspace.total_bytes,
+        w.mlp_plan.workspace.total_bytes - 1);
+    BAD(mlp_wgrad, w.mlp.workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes - 1, WORKSPACE, "workspace_bytes", w.mlp_plan.wgrad_workspace.total_bytes,
+        w.mlp_plan.wgrad_workspace.total_bytes - 1);
+}
+
+/* Whatever a call writes against whatever else it touches, in one product or another. */
+UTEST(status, mlp_overlaps) {
+    tegroup_mlp_desc *m = &w.mlp;
+    MEETS(mlp_forward, m->out.data = w.x, "out.data", "input");
+    MEETS(mlp_forward, m->out.data = w.fc1_weight, "out.data", "fc1.weight");
+    MEETS(mlp_forward, m->out.data = w.fc1_bias, "out.data", "fc1.bias");
+    MEETS(mlp_forward, m->out.data = w.fc2_weight, "out.data", "fc2.weight");
+    MEETS(mlp_forward, m->out.data = w.row_scale, "out.data", "row_scale");
+    MEETS(mlp_forward, m->out.data = w.preactivation, "out.data", "preactivation");
+    MEETS(mlp_forward, m->out.data = w.snapshot, "out.data", "a snapshot");
+    MEETS(mlp_forward, m->preactivation.data = w.fc2_weight, "preactivation.data", "fc2.weight");
+    MEETS(mlp_forward, m->activated.data = w.fc2_bias, "activated.data", "fc2.bias");
+    MEETS(mlp_forward, m->activated.data = w.x, "activated.data", "input");
+    MEETS(mlp_forward, m->workspace = w.fc2_weight; m->workspace_bytes = w.mlp_plan.workspace.total_bytes, "workspace", "fc2.weight");
+    MEETS(mlp_forward, m->workspace = w.preactivation; m->workspace_bytes = w.mlp_plan.workspace.total_bytes, "workspace", "preactivation");
+    MEETS(mlp_dgrad, m->dgrad_out.data = w.mlp_grad_output, "dgrad_out.data", "grad_output");
+    MEETS(mlp_dgrad, m->dgrad_out.data = w.fc2_weight, "dgrad_out.data", "fc2.weight");
+    MEETS(mlp_dgrad, m->dgrad_out.data = w.preactivation, "dgrad_out.data", "preactivation");
+    MEETS(mlp_dgrad, m->grad_preactivation.data = w.fc1_weight, "grad_preactivation.data", "fc1.weight");
+    MEETS(mlp_dgrad, m->grad_preactivation.data = w.preactivation + 1, "grad_preactivation.data", "preactivation");
+    MEETS(mlp_dgrad, m->grad_row_scale.data = w.fc2_bias, "grad_row_scale.data", "fc2.bias");
+    MEETS(mlp_dgrad, m->grad_row_scale.data = w.row_scale, "grad_row_scale.data", "row_scale");
+    MEETS(mlp_dgrad, m->grad_row_scale.data = w.x_grad, "dgrad_out.data", "grad_row_scale");
+    MEETS(mlp_wgrad, m->fc1.main_grad.data = w.x, "fc1.main_grad.data", "input");
+    MEETS(mlp_wgrad, m->fc1.main_grad.data = w.activated, "fc1.main_grad.data", "activated");
+    MEETS(mlp_wgrad, m->fc2.main_grad.data = w.grad_preactivation, "fc2.main_grad.data", "grad_preactivation");
+    MEETS(mlp_wgrad, m->fc2.main_grad.data = w.fc1_weight_grad, "fc1.main_grad.data", "fc2.main_grad");
+    MEETS(mlp_wgrad, m->fc2.bias_grad.data = w.row_scale, "fc2.bias_grad.data", "row_scale");
+    MEETS(mlp_wgrad, m->workspace = w.fc1_weight_grad; m->workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes, "workspace", "fc1.main_grad");
+
+    spoil_nothing(); /* in place: the one that is allowed */
+    m->grad_preactivation.data = w.preactivation;
+    GOOD(mlp_dgrad);
 }
 
 /* ---- Names, texts and sizes ---------------------------------------------------------------------------------- */

@@ -1,0 +1,150 @@
+/* nvcc -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -I. examples/grouped_mlp.cu -o grouped_mlp && ./grouped_mlp */
+
+/* A grouped MLP, forward and backward, in a CUDA graph: every buffer is the caller's, the weights' gradients are computed on a
+ * second stream, added to FP32 main_grad, and the graph is replayed with another routing each time. The CPU does the same
+ * by the same descriptor, and must agree in every bit: ReGLU keeps numbers so small exact wherever they are summed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cuda_bf16.h>
+#define TEGROUP_IMPLEMENTATION
+#include "tegroup.h"
+
+enum { EXPERTS = 8, ROWS = 256, K = 64, H = 96, N = 72, STEPS = 3, MOST = 32 };
+
+static tegroup_error error;
+static char text[2048];
+
+#define MUST(call) /* of CUDA and of tegroup alike: 0 is fine */ \
+    do { int code = (int)(call); if (code) { tegroup_error_text(&error, text, sizeof text); \
+         printf("%s gave %d; tegroup: %s\n", #call, code, text); exit(1); } } while (0)
+
+/* Managed, so that this page need not copy and the CPU can have the same; a program would use cudaMalloc. */
+static void *memory(size_t bytes) {
+    void *p;
+    MUST(cudaMallocManaged(&p, bytes + 1));
+    memset(p, 0, bytes + 1);
+    return p;
+}
+
+static void *integers(int64_t count, int seed, int most) { /* -most to most, BF16 */
+    __nv_bfloat16 *x = (__nv_bfloat16 *)memory(sizeof *x * count);
+    for (int64_t i = 0; i < count; i++) x[i] = __float2bfloat16((float)((int)((i * 2654435761u + seed * 40503u) >> 13) % (2 * most + 1) - most));
+    return x;
+}
+
+static tegroup_tensor tensor(tegroup_shape shape, int64_t rows, int64_t cols, tegroup_dtype dtype, void *data) {
+    tegroup_tensor t = {};
+    t.shape = shape; t.shape.rows = rows; t.shape.cols = cols; t.dtype = dtype;
+    t.data = data ? data : memory((size_t)((shape.row_sizes.data ? 1 : EXPERTS) * rows * cols) * (dtype == TEGROUP_DTYPE_F32 ? 4 : 2));
+    return t;
+}
+
+/* One machine's copy of everything. */
+struct machine {
+    tegroup_mlp_desc mlp;
+    tegroup_mlp_plan plan;
+    tegroup_prepare_desc prepare;
+    int64_t *counts;
+    void *wgrad_workspace;
+};
+
+static void make(machine *m, tegroup_space space) {
+    tegroup_shape rows = {}, each = {};
+    tegroup_layout layout;
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32;
+    memset(m, 0, sizeof *m);
+    m->counts = (int64_t *)memory(sizeof(int64_t) * EXPERTS);
+    rows.groups = each.groups = EXPERTS;
+    rows.row_sizes.data = m->counts; rows.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    rows.row_sizes.dtype = TEGROUP_DTYPE_I64; rows.row_sizes.space = space;
+    MUST(tegroup_snapshot_layout(&rows, &layout, &error));
+    rows.snapshot = m->prepare.snapshot = memory(layout.total_bytes);
+
+    /* 1. describe: weights, gradients, rows, and what lives from forward to backward */
+    tegroup_mlp_desc *d = &m->mlp;
+    d->struct_size = sizeof *d;
+    d->space = space;
+    d->activation = TEGROUP_ACTIVATION_REGLU; /* gate and up: fc1 gives 2 H columns */
+    d->fc1.weight = tensor(each, 2 * H, K, bf16, integers(EXPERTS * 2 * H * K, 1, 1));
+    d->fc1.bias = tensor(each, 1, 2 * H, bf16, integers(EXPERTS * 2 * H, 2, 3));
+    d->fc2.weight = tensor(each, N, H, bf16, integers(EXPERTS * N * H, 3, 1));
+    d->fc1.main_grad = tensor(each, 2 * H, K, f32, NULL);
+    d->fc1.bias_grad = tensor(each, 1, 2 * H, f32, NULL);
+    d->fc2.main_grad = tensor(each, N, H, f32, NULL);
+    d->accumulate = 1;
+    d->input = tensor(rows, ROWS, K, bf16, integers(ROWS * K, 4, 1));
+    d->out = tensor(rows, ROWS, N, f32, NULL);
+    d->grad_output = tensor(rows, ROWS, N, bf16, integers(ROWS * N, 5, 1));
+    d->dgrad_out = tensor(rows, ROWS, K, f32, NULL);
+    d->preactivation = tensor(rows, ROWS, 2 * H, bf16, NULL);
+    d->grad_preactivation = d->preactivation; /* in place: dgrad uses it up */
+    d->activated = tensor(rows, ROWS, H, bf16, NULL);
+    d->recompute = 1; /* forward keeps preactivation alone; dgrad fills activated in for wgrad */
+    d->grad_row_scale = tensor(rows, ROWS, 1, f32, NULL);
+    float *probability = (float *)memory(sizeof(float) * ROWS);
+    for (int i = 0; i < ROWS; i++) probability[i] = i % 3 ? 0.5f : 0.25f;
+    d->row_scale = probability;
+    d->row_scale_dtype = f32;
+
+    /* 2. plan, once: the products' backends, the workspaces, and what is saved, in bytes */
+    MUST(tegroup_mlp_plan_make(d, NULL, &m->plan, &error));
+    d->workspace_bytes = m->plan.workspace.total_bytes;
+    d->workspace = memory(d->workspace_bytes);
+    m->wgrad_workspace = memory(m->plan.wgrad_workspace.total_bytes); /* of its own: wgrad runs beside other calls */
+    m->prepare.struct_size = sizeof m->prepare;
+    m->prepare.space = space;
+    m->prepare.shape = d->input.shape;
+    m->prepare.snapshot_bytes = layout.total_bytes;
+}
+
+/* 3. a step: on the second stream the weights' gradients, while the first goes on to the layer below */
+static void step(machine *m, cudaStream_t first, cudaStream_t second, cudaEvent_t fork, cudaEvent_t join) {
+    tegroup_mlp_desc saved;
+    MUST(tegroup_prepare(&m->prepare, first, &error));
+    MUST(tegroup_mlp_forward(&m->plan, &m->mlp, first, &error));
+    MUST(tegroup_mlp_dgrad(&m->plan, &m->mlp, first, &error));
+    saved = m->mlp; /* plain buffers: all that wgrad needs, now or at any later time */
+    saved.workspace = m->wgrad_workspace;
+    saved.workspace_bytes = m->plan.wgrad_workspace.total_bytes;
+    if (first) MUST(cudaEventRecord(fork, first));
+    if (first) MUST(cudaStreamWaitEvent(second, fork, 0));
+    MUST(tegroup_mlp_wgrad(&m->plan, &saved, second, &error));
+    if (first) MUST(cudaEventRecord(join, second));
+    if (first) MUST(cudaStreamWaitEvent(first, join, 0));
+}
+
+int main() {
+    machine *gpu = new machine, *cpu = new machine;
+    cudaStream_t first, second; cudaEvent_t fork, join; cudaGraph_t graph; cudaGraphExec_t replay;
+    MUST(cudaStreamCreate(&first)); MUST(cudaStreamCreate(&second)); MUST(cudaEventCreate(&fork)); MUST(cudaEventCreate(&join));
+    make(gpu, TEGROUP_SPACE_DEVICE);
+    make(cpu, TEGROUP_SPACE_HOST);
+    const struct { const char *name; const tegroup_layout *of; } layouts[] = {
+        {"saved by forward", &gpu->plan.saved_by_forward}, {"saved by dgrad", &gpu->plan.saved_by_dgrad}, {"workspace", &gpu->plan.workspace}};
+    for (int i = 0; i < 3; i++) tegroup_layout_text(layouts[i].of, text, sizeof text), printf("%s\n%s\n", layouts[i].name, text);
+
+    step(gpu, first, second, fork, join); /* no rows yet: loads the kernels */
+    MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    step(gpu, first, second, fork, join);
+    MUST(cudaStreamEndCapture(first, &graph)); MUST(cudaGraphInstantiate(&replay, graph, 0));
+    for (int s = 0; s < STEPS; s++) {
+        for (int e = 0; e < EXPERTS; e++) gpu->counts[e] = cpu->counts[e] = (e * 13 + s * 7) % (MOST + 1);
+        MUST(cudaGraphLaunch(replay, first));
+        MUST(cudaStreamSynchronize(first));
+        step(cpu, NULL, NULL, NULL, NULL);
+    }
+    const tegroup_tensor *results[2][6];
+    for (int i = 0; i < 2; i++) {
+        const tegroup_mlp_desc *d = i ? &cpu->mlp : &gpu->mlp;
+        const tegroup_tensor *all[6] = {&d->out, &d->dgrad_out, &d->grad_row_scale, &d->fc1.main_grad, &d->fc1.bias_grad, &d->fc2.main_grad};
+        memcpy(results[i], all, sizeof all);
+    }
+    int64_t differ = 0, count = 0;
+    for (int i = 0; i < 6; i++)
+        for (int64_t j = (i < 3 ? 1 : EXPERTS) * results[0][i]->shape.rows * results[0][i]->shape.cols; j-- > 0; count++)
+            differ += !(((float *)results[0][i]->data)[j] == ((float *)results[1][i]->data)[j]);
+    printf("%s and %s: %ld of %ld numbers differ; Y[0][0] = %g, dW1[0][0] = %g\n", tegroup_backend_name(gpu->plan.fc1.forward.backend),
+           tegroup_backend_name(cpu->plan.fc1.forward.backend), (long)differ, (long)count, ((float *)gpu->mlp.out.data)[0], ((float *)gpu->mlp.fc1.main_grad.data)[0]);
+    return differ != 0;
+}

@@ -1,0 +1,369 @@
+/* ---- Op chain ---- */
+
+static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+                                                        int32_t at) {
+    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    return status;
+}
+
+/* Rows as op i sees them: with its routing, in one contiguous buffer. */
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
+    return t;
+}
+
+static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                             tegroup_linear_desc *linear) {
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(linear, 0, sizeof *linear);
+    linear->struct_size = sizeof *linear;
+    linear->space = desc->space;
+    linear->weight = weights->weight;
+    linear->bias = weights->bias;
+    linear->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    linear->row_scale = given->row_scale;
+    linear->row_scale_dtype = given->row_scale_dtype;
+    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    if (!tegroup_impl_chain_backward(desc)) return;
+    linear->main_grad = weights->main_grad;
+    linear->bias_grad = weights->bias_grad;
+    linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    linear->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    linear->grad_row_scale = given->grad_row_scale;
+    if (weights->main_grad.dtype != TEGROUP_DTYPE_UNSET) linear->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                          tegroup_mlp_desc *mlp) {
+    const tegroup_chain_op *op = &desc->ops[i + 1];
+    const tegroup_chain_argument *given = &chain->arguments[i + 1];
+    const int backward = tegroup_impl_chain_backward(desc);
+    memset(mlp, 0, sizeof *mlp);
+    mlp->struct_size = sizeof *mlp;
+    mlp->space = desc->space;
+    mlp->fc1 = desc->ops[i].weights;
+    mlp->fc2 = desc->ops[i + 2].weights;
+    mlp->activation = op->activation;
+    mlp->interleaved = op->interleaved;
+    mlp->alpha = op->alpha;
+    mlp->limit = op->limit;
+    mlp->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
+    mlp->preactivation = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+    mlp->activated = tegroup_impl_chain_rows(chain, i, &chain->values[i + 2]);
+    mlp->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 3]);
+    mlp->row_scale = given->row_scale;
+    mlp->row_scale_dtype = given->row_scale_dtype;
+    mlp->fc2_bias_scaled = chain->arguments[i + 2].row_scale_dtype != TEGROUP_DTYPE_UNSET;
+    TEGROUP_IMPL_TAKE_OPTIONS(mlp, desc);
+    if (!backward) {
+        memset(&mlp->fc1.main_grad, 0, sizeof mlp->fc1.main_grad);
+        memset(&mlp->fc1.bias_grad, 0, sizeof mlp->fc1.bias_grad);
+        memset(&mlp->fc2.main_grad, 0, sizeof mlp->fc2.main_grad);
+        memset(&mlp->fc2.bias_grad, 0, sizeof mlp->fc2.bias_grad);
+        return;
+    }
+    mlp->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 3]);
+    mlp->grad_preactivation = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+    mlp->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
+    mlp->grad_row_scale = given->grad_row_scale;
+    mlp->accumulate =
+        desc->accumulate
+        && (mlp->fc1.main_grad.dtype != TEGROUP_DTYPE_UNSET || mlp->fc2.main_grad.dtype != TEGROUP_DTYPE_UNSET);
+}
+
+/* x + bias is a product without terms: k is 0, C is x, and beta 1. So is the sum of dY that is the bias's gradient. */
+static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
+                                           tegroup_op op, tegroup_gemm_desc *gemm) {
+    static const float one = 1;
+    const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+    tegroup_tensor x = tegroup_impl_chain_rows(chain, i, &chain->values[i]), none = x;
+    none.shape.cols = 0;
+    none.ld = 0;
+    none.data = NULL;
+    memset(gemm, 0, sizeof *gemm);
+    gemm->struct_size = sizeof *gemm;
+    gemm->space = desc->space;
+    gemm->op = op;
+    gemm->b = weights->bias; /* for its groups */
+    gemm->b.dtype = x.dtype;
+    gemm->b.data = NULL;
+    gemm->b.pointers = NULL;
+    gemm->b.pointers_space = TEGROUP_SPACE_UNSET;
+    gemm->b.ld = gemm->b.group_stride = 0;
+    gemm->b.shape.rows = x.shape.cols;
+    gemm->b.shape.cols = 0;
+    if (op == TEGROUP_OP_FORWARD) {
+        gemm->a = none;
+        gemm->c = x;
+        gemm->d = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
+        gemm->bias = weights->bias;
+        gemm->beta.data = &one;
+        gemm->beta.space = TEGROUP_SPACE_HOST;
+    } else {
+        gemm->d = gemm->b;
+        gemm->d.dtype = weights->bias_grad.dtype;
+        gemm->a = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
+        gemm->b = none;
+        gemm->b.dtype = gemm->a.dtype;
+        gemm->bias = weights->bias_grad;
+    }
+    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
+    gemm->backend = TEGROUP_BACKEND_AUTO;
+    if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
+}
+
+static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, tegroup_activation_desc *forward,
+                                                 tegroup_activation_backward_desc *backward) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    memset(forward, 0, sizeof *forward);
+    memset(backward, 0, sizeof *backward);
+    forward->struct_size = sizeof *forward;
+    forward->space = desc->space;
+    forward->activation = TEGROUP_ACTIVATION_IDENTITY; /* SCALE */
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION) {
+        forward->activation = op->activation;
+        forward->interleaved = op->interleaved;
+        forward->alpha = op->alpha;
+        forward->limit = op->limit;
+    }
+    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
+    forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
+    if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
+        forward->row_scale.data = (void *)(uintptr_t)given->row_scale;
+        forward->row_scale.rows = desc->input.shape.rows;
+        forward->row_scale.cols = 1;
+        forward->row_scale.dtype = given->row_scale_dtype;
+    }
+    backward->struct_size = sizeof *backward;
+    backward->space = desc->space;
+    backward->activation = forward->activation;
+    backward->interleaved = forward->interleaved;
+    backward->alpha = forward->alpha;
+    backward->limit = forward->limit;
+    backward->snapshot = forward->snapshot;
+    backward->input = forward->input;
+    backward->row_scale = forward->row_scale;
+    backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
+    backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
+    backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+/* Ops that run as one from op i on. */
+static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
+    return chain->fused >> i & 1u ? 3 : 1;
+}
+
+static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                     int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
+                                                     size_t *bytes, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    *bytes = 0;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &plan->mlps[i / 3], error));
+        *bytes = plan->mlps[i / 3].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_LINEAR) {
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        TEGROUP_IMPL_TRY(tegroup_linear_plan_make(&linear, target, &plan->ops[i], error));
+        *bytes = plan->ops[i].workspace.total_bytes;
+    } else if (op->kind == TEGROUP_CHAIN_BIAS) {
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
+            tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+            TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+        }
+        *bytes = plan->ops[i].workspace.total_bytes;
+    }
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                     tegroup_chain_plan *plan, tegroup_impl_chain *chain,
+                                                     tegroup_error *error) {
+    tegroup_chain_plan made;
+    size_t most = 0, bytes;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    memset(&made, 0, sizeof made);
+    made.struct_size = sizeof made;
+    made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
+    made.op_count = desc->op_count;
+    made.fused = chain->fused;
+    made.saved = chain->saved;
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan(desc, chain, i, target, &made, &bytes, error));
+        if (bytes > most) most = bytes;
+    }
+    chain->at = -1;
+    tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
+    for (i = 0; i < chain->gradients.count; i++)
+        tegroup_impl_layout_add(&made.workspace, chain->gradients.items[i].name,
+                                (int64_t)chain->gradients.items[i].bytes);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
+                      ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
+                      tegroup_impl_max_bytes(), desc->input.shape.rows);
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
+                                                   tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
+                                                 tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
+                                                 tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    int32_t i, j, count;
+    if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < desc->op_count; i += count)
+        for (j = i, count = tegroup_impl_chain_count(&chain, i); j < i + count; j++) {
+            verdicts[j].first = i;
+            verdicts[j].count = count;
+            verdicts[j].reason = chain.reasons[j];
+        }
+    return TEGROUP_OK;
+}
+
+/* One op, or the MLP that begins there. run 0: only what it checks; a caller's function has nothing to check. */
+static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                        const tegroup_impl_chain *chain, int32_t i, int run,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc activation;
+    tegroup_activation_backward_desc unused;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].forward, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].forward, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error) : TEGROUP_OK;
+    default:
+        tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
+        return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     const tegroup_impl_chain *chain, int32_t i, int run,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
+    tegroup_linear_desc linear;
+    tegroup_mlp_desc mlp;
+    tegroup_gemm_desc gemm;
+    tegroup_activation_desc unused;
+    tegroup_activation_backward_desc activation;
+    if (chain->fused >> i & 1u) {
+        tegroup_impl_chain_mlp(desc, chain, i, &mlp);
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
+        if (mlp.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET && mlp.fc2.main_grad.dtype == TEGROUP_DTYPE_UNSET)
+            return TEGROUP_OK;
+        return tegroup_impl_mlp_wgrad(&plan->mlps[i / 3], &mlp, run, stream, error);
+    }
+    switch (op->kind) {
+    case TEGROUP_CHAIN_LINEAR:
+        tegroup_impl_chain_linear(desc, chain, i, &linear);
+        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_linear_dgrad(&plan->ops[i], &linear, run, stream, error));
+        if (linear.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_WGRAD, run, stream, error);
+    case TEGROUP_CHAIN_BIAS:
+        if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
+        return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
+                   : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
+    case TEGROUP_CHAIN_USER:
+        return run && wants_dx
+                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+                   : TEGROUP_OK;
+    default:
+        if (!wants_dx) return TEGROUP_OK;
+        tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+    }
+}
+
+/* Every op is checked before the first runs. */
+static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                     int backward, tegroup_impl_chain *chain,
+                                                     struct CUstream_st *stream, tegroup_error *error) {
+    int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
+    char *gradients = NULL;
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    if (desc && desc->workspace && plan->workspace.count > 1)
+        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
+    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
+                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
+    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
+                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
+                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
+    for (run = 0; run < 2; run++)
+        for (i = 0; i < count; i++) {
+            chain->at = starts[backward ? count - 1 - i : i];
+            TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
+                                      : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
+        }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_chain chain;
+    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
+}

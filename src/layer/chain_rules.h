@@ -1,0 +1,308 @@
+/* ---- Op chain: rules and buffers ---- */
+
+/* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
+ * it writes; grads are their gradients, absent where none is computed. */
+typedef struct tegroup_impl_chain {
+    int32_t at;                                              /* the op that is being looked at; -1 = the chain */
+    uint32_t named;                                          /* bit i: op i has an argument */
+    tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
+    uint32_t fused;                             /* as in the plan */
+    tegroup_layout saved, gradients;
+} tegroup_impl_chain;
+
+#define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
+
+static inline int tegroup_impl_chain_backward(const tegroup_chain_desc *desc) {
+    return TEGROUP_IMPL_THERE(desc->grad_output);
+}
+
+/* Rows between ops, and arguments that stand for them: [rows, cols] as the chain's input is, in one contiguous buffer. */
+static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_desc *desc, const tegroup_tensor *t,
+                                                           int64_t cols, const char *const *paths,
+                                                           tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
+                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
+                      "must equal input.shape.groups", like->groups, shape->groups);
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
+                      "must equal input.shape.rows", like->rows, shape->rows);
+    TEGROUP_IMPL_RULE(shape->cols == cols, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_COLS],
+                      "must equal the columns that the ops give it", cols, shape->cols);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == cols, ERROR_LAYOUT, paths[TEGROUP_IMPL_MEMBER_LD],
+                      "must be 0 or shape.cols: what lies between ops is contiguous", cols, t->ld);
+    TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS_SPACE],
+                      "must be unset: rows are one buffer", 0, t->pointers_space);
+    return TEGROUP_OK;
+}
+
+/* An op by itself, and which arguments it takes. */
+static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
+                                                         const tegroup_impl_chain *chain, int32_t i,
+                                                         tegroup_error *error) {
+    static const char *const grad_row_scale[] = TEGROUP_IMPL_PATHS("arguments.grad_row_scale");
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    const int scales =
+        op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
+    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
+                      TEGROUP_CHAIN_USER, op->kind);
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_BIAS)
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
+                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_SCALE)
+        TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
+                          "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
+    if (op->kind == TEGROUP_CHAIN_USER) {
+        TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
+        TEGROUP_IMPL_RULE(op->backward != NULL || !tegroup_impl_chain_backward(desc), ERROR_NULL_ARGUMENT,
+                          "ops.backward", "must not be NULL with grad_output", 1, 0);
+        TEGROUP_IMPL_RULE(op->cols >= 0 && op->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, "ops.cols",
+                          "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, op->cols);
+    }
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
+                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, i);
+    TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
+                      "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                      "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
+                          || TEGROUP_IMPL_THERE(op->weights.bias),
+                      ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
+                      given->row_scale_dtype);
+    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
+    TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
+                      "is not taken by a USER op", 0, i);
+    TEGROUP_IMPL_RULE(tegroup_impl_chain_backward(desc)
+                          || (!TEGROUP_IMPL_THERE(given->grad_input) && !TEGROUP_IMPL_THERE(given->grad_row_scale)),
+                      ERROR_COMBINATION,
+                      TEGROUP_IMPL_THERE(given->grad_input) ? "arguments.grad_input" : "arguments.grad_row_scale",
+                      "needs grad_output", 1, 0);
+    TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
+                      ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
+    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
+                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      given->row_scale_dtype);
+    if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
+    return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
+}
+
+static inline int64_t tegroup_impl_chain_cols(const tegroup_chain_op *op, int64_t cols) {
+    if (op->kind == TEGROUP_CHAIN_LINEAR) return op->weights.weight.shape.rows;
+    if (op->kind == TEGROUP_CHAIN_ACTIVATION && tegroup_impl_gated(op->activation)) return cols / 2;
+    return op->kind == TEGROUP_CHAIN_USER && op->cols > 0 ? op->cols : cols;
+}
+
+/* NULL, or why the activation at i + 1 and its neighbours are no grouped MLP: what the MLP cannot give. */
+static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                   int32_t i) {
+    const tegroup_chain_argument *first, *middle, *last;
+    if (desc->unfused) return "the fusion pass is turned off";
+    if (i < 0 || i + 2 >= desc->op_count || desc->ops[i].kind != TEGROUP_CHAIN_LINEAR
+        || desc->ops[i + 2].kind != TEGROUP_CHAIN_LINEAR)
+        return "it does not lie between two linears";
+    if (i > 0 && (chain->fused >> (i - 1) & 1u || (i > 1 && chain->fused >> (i - 2) & 1u)))
+        return "the linear before it is part of a grouped MLP already";
+    first = &chain->arguments[i];
+    middle = first + 1;
+    last = first + 2;
+    if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+        return "the linear after it scales its bias by other numbers";
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
+        && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
+        return "the gradients of its row_scale and of its bias's are wanted by themselves";
+    if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
+    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
+        return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
+                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
+                             *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
+                             *const input[] = TEGROUP_IMPL_PATHS("input"),
+                             *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
+    int64_t most = 0;
+    int32_t i, turn = 0;
+    memset(chain, 0, sizeof *chain);
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
+                      "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
+    TEGROUP_IMPL_RULE(desc->argument_count >= 0, ERROR_VALUE, "argument_count", "must not be negative", 0,
+                      desc->argument_count);
+    TEGROUP_IMPL_RULE(desc->arguments || desc->argument_count == 0, ERROR_NULL_ARGUMENT, "arguments",
+                      "must not be NULL with argument_count", 1, 0);
+    TEGROUP_IMPL_RULE(desc->unfused == 0 || desc->unfused == 1, ERROR_VALUE, "unfused", "must be 0 or 1", 1,
+                      desc->unfused);
+    TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
+                      desc->accumulate);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->input, desc->input.shape.cols, input, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_INPUT, &desc->input, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_ragged(&desc->input.shape), ERROR_UNSET, "input.shape.row_sizes.encoding",
+                      "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
+                      "must be unset: a chain's groups have one width", 0, 1);
+    for (i = 0; i < desc->argument_count; i++) {
+        const tegroup_chain_argument *given = &desc->arguments[i];
+        chain->at = -1;
+        TEGROUP_IMPL_RULE(given->op >= 0 && given->op < desc->op_count, ERROR_VALUE, "arguments.op",
+                          "must be the index of an op", desc->op_count - 1, given->op);
+        chain->at = given->op;
+        TEGROUP_IMPL_RULE(!(chain->named >> given->op & 1u), ERROR_COMBINATION, "arguments.op",
+                          "must not be named twice", 1, given->op);
+        chain->arguments[given->op] = *given;
+        chain->named |= 1u << given->op;
+    }
+    tegroup_impl_layout_begin(&chain->saved);
+    chain->values[0] = desc->input;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        const int64_t cols = chain->values[i].shape.cols;
+        tegroup_tensor *value = &chain->values[i + 1];
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
+                              || cols % 2 == 0,
+                          ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
+                          cols);
+        *value = desc->input;
+        value->shape.cols = tegroup_impl_chain_cols(&desc->ops[i], cols);
+        value->ld = 0;
+        if (TEGROUP_IMPL_THERE(given->out)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->out, value->shape.cols, out, error));
+            value->dtype = given->out.dtype;
+            value->data = given->out.data;
+            continue;
+        }
+        TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
+                          TEGROUP_DTYPE_F64, 0);
+        value->data = desc->saved ? (char *)desc->saved + chain->saved.total_bytes : NULL;
+        tegroup_impl_layout_add(&chain->saved, "what an op gave", tegroup_impl_extent_bytes(value));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
+            chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
+            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+        }
+    chain->at = -1;
+    tegroup_impl_layout_begin(&chain->gradients);
+    if (!tegroup_impl_chain_backward(desc)) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
+                                                   grad_output, error));
+    chain->grads[desc->op_count] = desc->grad_output;
+    for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
+    most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
+    for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
+    for (i = desc->op_count - 1; i >= 0; i--) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        tegroup_tensor *grad = &chain->grads[i];
+        chain->at = i;
+        if (i >= 2 && chain->fused >> (i - 2) & 1u) continue; /* the MLP's own */
+        if (desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            *grad = chain->grads[i + 1];
+            continue;
+        }
+        if (TEGROUP_IMPL_THERE(given->grad_input)) {
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->grad_input, chain->values[i].shape.cols,
+                                                           grad_input, error));
+            *grad = chain->values[i];
+            grad->ld = 0;
+            grad->dtype = given->grad_input.dtype;
+            grad->data = given->grad_input.data;
+            continue;
+        }
+        if (i == 0) continue;
+        *grad = chain->values[i];
+        grad->ld = 0;
+        grad->dtype = desc->input.dtype;
+        grad->data = gradients ? gradients + chain->gradients.items[turn].offset_bytes : NULL;
+        turn = (turn + 1) % 3;
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* One buffer of a chain, its name, and whether the call writes it. */
+typedef struct tegroup_impl_chain_buffer {
+    const tegroup_tensor *tensor;
+    const char *field;
+    int32_t at;
+    int writes;
+} tegroup_impl_chain_buffer;
+
+/* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
+ * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            size_t workspace_bytes, int backward,
+                                                            tegroup_error *error) {
+    tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
+    tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
+    const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
+    int32_t i, j, count = 0;
+#define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
+    do {                                                                                                               \
+        all[count].tensor = (of);                                                                                      \
+        all[count].field = (name);                                                                                     \
+        all[count].at = (index);                                                                                       \
+        all[count++].writes = (written);                                                                               \
+    } while (0)
+    TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
+            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
+        }
+        if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
+            TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
+        if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        scales[i] = desc->input;
+        scales[i].shape.cols = 1;
+        scales[i].ld = 0;
+        scales[i].dtype = given->row_scale_dtype;
+        scales[i].data = (void *)(uintptr_t)given->row_scale;
+        TEGROUP_IMPL_ADD(&scales[i], "arguments.row_scale", i, 0);
+        if (backward) TEGROUP_IMPL_ADD(&given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
+        if (backward && TEGROUP_IMPL_THERE(given->grad_input))
+            TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
+    }
+#undef TEGROUP_IMPL_ADD
+    for (i = 0; i < count; i++) {
+        chain->at = all[i].at;
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+                          ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
+        for (j = 0; j < count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+                              ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
+                      "workspace", "must not overlap saved", 0, 1);
+    return TEGROUP_OK;
+}
+#undef TEGROUP_IMPL_THERE

@@ -1,0 +1,104 @@
+/* ---- Op chain ---- */
+
+#define TEGROUP_CHAIN_MAX_OPS 8
+
+typedef enum tegroup_chain_kind {
+    TEGROUP_CHAIN_UNSET      = 0,
+    TEGROUP_CHAIN_LINEAR     = 1, /* y = x W^T + row_scale * bias: see tegroup_linear_desc; row_scale is an argument   */
+    TEGROUP_CHAIN_ACTIVATION = 2, /* y = row_scale * f(x): see tegroup_activation_desc; row_scale is an argument       */
+    TEGROUP_CHAIN_BIAS       = 3, /* y = x + bias, that of the row's expert; its gradient is that of y, with no copy   */
+    TEGROUP_CHAIN_SCALE      = 4, /* y = row_scale * x; row_scale is an argument, and required                         */
+    TEGROUP_CHAIN_USER       = 5  /* the caller's functions                                                            */
+} tegroup_chain_kind;
+
+/* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
+ * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
+typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
+    const tegroup_tensor *grad_output, const tegroup_tensor *grad_input, struct CUstream_st *stream, tegroup_error *error);
+
+/* What an op is; the fields of other kinds are ignored. */
+typedef struct tegroup_chain_op {
+    tegroup_chain_kind  kind;        /* required                                                                   */
+    tegroup_mlp_weights weights;     /* LINEAR: as there. BIAS: bias, required, [groups, 1, cols], and bias_grad   */
+    tegroup_activation  activation;  /* ACTIVATION: this and the next three as in tegroup_activation_desc          */
+    int32_t             interleaved;
+    double              alpha, limit;
+    int64_t             cols;        /* USER: columns of y; 0 = those of x                                         */
+    tegroup_chain_forward_function  forward;  /* USER: required                                                    */
+    tegroup_chain_backward_function backward; /* USER: required with grad_output                                   */
+    void               *context;     /* USER: handed on                                                            */
+} tegroup_chain_op;
+
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+typedef struct tegroup_chain_argument {
+    int32_t        op;              /* index in ops                                                                */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
+                                       Not taken by BIAS                                                           */
+    const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
+    tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
+    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale; absent = not wanted                              */
+    const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
+} tegroup_chain_argument;
+
+/* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
+ * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
+ * dtype unless an argument says otherwise. All memory is the caller's. */
+typedef struct tegroup_chain_desc {
+    size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
+    tegroup_space   space;          /* required                                                                   */
+    const tegroup_chain_op *ops;    /* [op_count] in host memory; required                                        */
+    int32_t         op_count;       /* 1 to TEGROUP_CHAIN_MAX_OPS                                                 */
+    const tegroup_chain_argument *arguments; /* [argument_count] in host memory, in any order; NULL = none        */
+    int32_t         argument_count;
+    tegroup_tensor  input;          /* in  [rows, cols], ragged rows, contiguous; required                        */
+    tegroup_tensor  grad_output;    /* in  gradient of the last op's y; absent = forward alone                    */
+    int32_t         unfused;        /* 1: no fusion pass                                                          */
+    int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
+    void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
+    size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
+
+    /* From here on as in tegroup_linear_desc, for each op. */
+    tegroup_compute compute;
+    int64_t         expected_rows;
+    int64_t         expected_rows_max;
+    int32_t         data_alignment_bytes;
+    tegroup_backend backend;
+    int32_t         sm_limit;
+    int32_t         threads;
+    uint64_t        ignore_quirks;
+    tegroup_check_level check_level;
+    void           *workspace;
+    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
+    size_t          cublas_workspace_bytes;
+    struct cublasLtContext *cublaslt;
+    const tegroup_cublaslt_functions *cublaslt_functions;
+    struct CUstream_st *const *streams;
+    struct CUevent_st  *const *events;
+    int32_t         stream_count;
+    int32_t         host_sizes_final;
+    int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
+                                       wanted; written only on error                                              */
+} tegroup_chain_desc;
+
+/* How an op runs. */
+typedef struct tegroup_chain_verdict {
+    int32_t     first, count; /* ops that run as one: first = its own index and 1, or a grouped MLP's             */
+    const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
+} tegroup_chain_verdict;
+
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+
+/* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
+typedef struct tegroup_chain_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    int32_t             op_count;
+    uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_layout      saved, workspace;
+    tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
+    tegroup_mlp_plan    mlps[2];
+} tegroup_chain_plan;

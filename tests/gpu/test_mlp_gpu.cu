@@ -1,0 +1,230 @@
+/* The grouped MLP on the GPU backends: every combination of tests/unit/mlp.h against FP64, now, delayed on a second stream, and
+ * captured with it, where the graph must hold kernels alone; and one captured step, prepare inside, replayed with many routings. */
+#define TEGROUP_IMPLEMENTATION
+#define SUPPORT_SUM_ROUNDING 0x1p-23
+#include "backends.h"
+#include "graph.h"
+#include "mlp.h"
+#include "utest.h"
+
+static tegroup_backend asked;
+static cudaStream_t first, second;
+static cudaEvent_t ready, done;
+
+/* Prepare, forward, dgrad on the first stream, wgrad there or, delayed, on the second. */
+static tegroup_status steps(mlp *l, const tegroup_mlp_desc *desc, int delayed) {
+    tegroup_mlp_desc only[3];
+    for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
+    only[2].workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+    tegroup_status status = prepare_on_device(&l->f1.a, first, &l->error);
+    if (status == TEGROUP_OK && l->forward) status = tegroup_mlp_forward(&l->plan, &only[0], first, &l->error);
+    if (status == TEGROUP_OK) status = tegroup_mlp_dgrad(&l->plan, &only[1], first, &l->error);
+    if (!delayed) return status == TEGROUP_OK ? tegroup_mlp_wgrad(&l->plan, &only[2], first, &l->error) : status;
+    MUST(cudaEventRecord(ready, first));
+    MUST(cudaStreamWaitEvent(second, ready, 0));
+    if (status == TEGROUP_OK) status = tegroup_mlp_wgrad(&l->plan, &only[2], second, &l->error);
+    MUST(cudaEventRecord(done, second));
+    MUST(cudaStreamWaitEvent(first, done, 0));
+    return status;
+}
+
+/* Everything in device memory as it is on the host, and the descriptor of it. */
+static tegroup_mlp_desc mlp_to_device(const mlp *l) {
+    tegroup_mlp_desc desc = l->desc;
+    tegroup_tensor *tensors[] = {&desc.fc1.weight, &desc.fc1.bias, &desc.fc1.main_grad, &desc.fc1.bias_grad, &desc.fc2.weight, &desc.fc2.bias, &desc.fc2.main_grad,
+                                 &desc.fc2.bias_grad, &desc.input, &desc.out, &desc.grad_output, &desc.dgrad_out, &desc.grad_row_scale, &desc.preactivation,
+                                 &desc.activated, &desc.grad_preactivation};
+    mirror_up(l->mark);
+    for (int i = 0; i < 16; i++) tensor_to_device(tensors[i], 0);
+    desc.space = TEGROUP_SPACE_DEVICE;
+    desc.row_scale = device_of(desc.row_scale);
+    desc.backend = asked;
+    desc.threads = 0;
+    desc.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.workspace = workspace_of(desc.workspace_bytes);
+    return desc;
+}
+
+/* The step as a graph; NULL and a status when it cannot be. */
+static cudaGraphExec_t capture(mlp *l, const tegroup_mlp_desc *desc, tegroup_status *status) {
+    cudaGraph_t graph;
+    cudaGraphExec_t step = NULL;
+    MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
+    *status = steps(l, desc, 1);
+    MUST(cudaStreamEndCapture(first, &graph));
+    if (*status == TEGROUP_OK && !only_kernels(graph)) *status = TEGROUP_ERROR_CUDA;
+    if (*status == TEGROUP_OK) MUST(cudaGraphInstantiate(&step, graph, 0));
+    MUST(cudaGraphDestroy(graph));
+    return step;
+}
+
+static tegroup_status run_on_device(mlp *l, int delayed) {
+    tegroup_mlp_desc desc = mlp_to_device(l);
+    tegroup_status status = tegroup_mlp_plan_make(&desc, NULL, &l->plan, &l->error);
+    if (status == TEGROUP_OK) {
+        desc = mlp_to_device(l); /* now with a workspace */
+        status = steps(l, &desc, delayed != 0);
+        MUST(cudaDeviceSynchronize());
+    }
+    if (status == TEGROUP_OK && delayed == 2) { /* kernels are loaded when they first run, so the capture comes second */
+        desc = mlp_to_device(l);
+        cudaGraphExec_t step = capture(l, &desc, &status);
+        if (step != NULL) {
+            MUST(cudaGraphLaunch(step, first));
+            MUST(cudaStreamSynchronize(first));
+            MUST(cudaGraphExecDestroy(step));
+        }
+    }
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    if (status == TEGROUP_OK && workspace_guards_changed() != 0) status = TEGROUP_ERROR_WORKSPACE;
+    if (status != TEGROUP_OK && !(status == TEGROUP_ERROR_UNSUPPORTED && strcmp(l->error.field, "fusion") == 0))
+        fprintf(stderr, "status %d: %s %s\n", (int)status, l->error.field, l->error.rule);
+    return status;
+}
+
+static void streams_make(void) {
+    if (first != NULL) return;
+    MUST(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    MUST(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    MUST(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming));
+    MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+}
+
+static void every_combination(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+    if (!backend_here(backend)) return;
+    streams_make();
+    asked = backend;
+    layers_worst = 0;
+    layers_elements = 0;
+    const int sample = (int)scaled(1000), step = sample < 500 ? 4000 / sample - 1 : 1; /* few under tools */
+    const int all = (MLP_COMBINATIONS + step - 1) / step;
+    int right = check_every_mlp(sizes, 1, step, 7101 + (uint64_t)backend, run_on_device);
+    printf("%s: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", tegroup_backend_name(backend),
+           right, all, (long)mlps_refused, (long)layers_elements, layers_worst);
+    ASSERT_EQ(all, right);
+}
+
+UTEST(mlp_gpu, portable) { every_combination(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+UTEST(mlp_gpu, sm90) { every_combination(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+
+/* ---- replays ---------------------------------------------------------------------------------------------------------------- */
+
+enum { CAPACITY = 48, GROUP_MOST = 11 };
+
+/* An MLP like the others of its seed, with as large buffers and another split of its rows. */
+static void split_make(mlp *l, const mlp_choice *m, mlp_sizes sizes, uint64_t seed, rng *splits) {
+    rng same = rng_seed(seed);
+    int64_t rows[GROUPS], total = 0;
+    for (int g = 0; g < GROUPS; g++) {
+        rows[g] = rng_chance(splits, 10) ? -1 : rng_chance(splits, 20) ? 0 : rng_int(splits, 1, GROUP_MOST);
+        total += rows[g] > 0 ? rows[g] : 0;
+    }
+    sizes.tail_rows = CAPACITY - total;
+    mlp_make(l, m, TEGROUP_DTYPE_BF16, sizes, rows, &same);
+    l->desc.fusion = TEGROUP_FUSION_AUTO;
+}
+
+/* Every buffer that a step writes, one after the other. */
+static size_t results_of(const mlp *l, unsigned char *to) {
+    const tegroup_mlp_desc *d = &l->desc;
+    const tegroup_tensor *all[] = {&d->out, &d->dgrad_out, &d->grad_row_scale, &d->preactivation, &d->activated, &d->grad_preactivation, &d->fc1.main_grad, &d->fc1.bias_grad,
+                                   &d->fc2.main_grad, &d->fc2.bias_grad};
+    size_t at = 0;
+    for (int i = 0; i < 10; i++) {
+        if (all[i]->dtype == TEGROUP_DTYPE_UNSET) continue;
+        for (int32_t g = 0; g < (all[i]->pointers != NULL ? GROUPS : 1); g++) {
+            guarded_node *node = guarded_find(all[i]->pointers != NULL ? all[i]->pointers[g] : all[i]->data);
+            if (to != NULL) memcpy(to + at, node->data, node->bytes);
+            at += node->bytes;
+        }
+    }
+    return at;
+}
+
+static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) {
+    const tegroup_tensor *a[] = {&x->fc1.weight, &x->fc1.bias, &x->fc1.main_grad, &x->fc1.bias_grad, &x->fc2.weight, &x->fc2.bias, &x->fc2.main_grad, &x->fc2.bias_grad,
+                                 &x->input, &x->out, &x->grad_output, &x->dgrad_out, &x->grad_row_scale, &x->preactivation, &x->activated, &x->grad_preactivation};
+    for (int i = 0; i < 16; i++) {
+        const tegroup_tensor *b = (const tegroup_tensor *)((const char *)y + ((const char *)a[i] - (const char *)x));
+        if (a[i]->data != b->data || a[i]->pointers != b->pointers || a[i]->shape.snapshot != b->shape.snapshot || a[i]->shape.row_sizes.data != b->shape.row_sizes.data) return 0;
+    }
+    return x->row_scale == y->row_scale && x->workspace == y->workspace;
+}
+
+static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+    static const mlp_choice kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_SWIGLU},
+                                       {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
+                                       {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON}, 0, TEGROUP_ACTIVATION_GEGLU},
+                                       {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
+    if (!backend_here(backend)) return;
+    streams_make();
+    asked = backend;
+    layers_worst = 0;
+    int splits_run = 0;
+    for (int kind = 0; kind < 4; kind++) {
+        rng splits = rng_seed(7201 + (uint64_t)kind);
+        cudaGraphExec_t step = NULL;
+        tegroup_mlp_desc captured;
+        tegroup_mlp_plan plan;
+        mlp *l = (mlp *)malloc(sizeof *l);
+        split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits); /* loads the kernels, and plans */
+        ASSERT_EQ(run_on_device(l, 1), TEGROUP_OK);
+        plan = l->plan;
+        mlp_release(l);
+        for (int64_t i = 0; i < scaled(100); i++) {
+            tegroup_status status = TEGROUP_OK;
+            split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
+            l->plan = plan;
+            const size_t bytes = results_of(l, NULL);
+            unsigned char *replayed = (unsigned char *)malloc(2 * bytes), *eager = replayed + bytes;
+            tegroup_mlp_desc desc = mlp_to_device(l);
+            if (step == NULL) {
+                step = capture(l, &desc, &status);
+                captured = desc;
+            }
+            ASSERT_EQ(status, TEGROUP_OK);
+            ASSERT_TRUE(same_addresses(&captured, &desc)); /* those that the graph holds */
+            MUST(cudaGraphLaunch(step, first));
+            MUST(cudaStreamSynchronize(first));
+            mirror_down();
+            ASSERT_EQ(workspace_guards_changed(), 0);
+            results_of(l, replayed);
+            problem_reset(&l->f1);
+            desc = mlp_to_device(l);
+            ASSERT_EQ(steps(l, &desc, 1), TEGROUP_OK);
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            results_of(l, eager);
+            ASSERT_EQ(memcmp(replayed, eager, bytes), 0);
+            ASSERT_STREQ("", mlp_wrong(l, &kinds[kind].c, 1));
+            free(replayed);
+            mlp_release(l);
+            splits_run++;
+        }
+        size_t before, after, all; /* no memory grows */
+        const int64_t many = scaled(10000);
+        split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
+        l->plan = plan;
+        tegroup_mlp_desc last = mlp_to_device(l);
+        ASSERT_TRUE(same_addresses(&captured, &last));
+        MUST(cudaMemGetInfo(&before, &all));
+        for (int64_t i = 0; i < many; i++) {
+            MUST(cudaGraphLaunch(step, first));
+            if (i % 500 == 499) MUST(cudaStreamSynchronize(first));
+        }
+        MUST(cudaStreamSynchronize(first));
+        MUST(cudaMemGetInfo(&after, &all));
+        ASSERT_TRUE(after >= before);
+        MUST(cudaGraphExecDestroy(step));
+        mlp_release(l);
+        free(l);
+    }
+    printf("%s: %d splits through 4 graphs, bitwise as eager; error/bound at most %.3f; no memory grown in %ld launches of each\n", tegroup_backend_name(backend), splits_run,
+           layers_worst, (long)scaled(10000));
+}
+
+UTEST(mlp_gpu, portable_replays) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+UTEST(mlp_gpu, sm90_replays) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+
+UTEST_MAIN()

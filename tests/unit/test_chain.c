@@ -1,0 +1,433 @@
+/* The op chain: a chain of every kind against finite differences, fused against unfused and against the grouped MLP bit for bit, what
+ * explain says, and arguments that are refused. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "mlp.h"
+#include "utest.h"
+
+/* ---- a chain of every kind, in F64 -------------------------------------------------------------------------------------------- */
+
+enum { OPS = 7, EXPERTS = 3, WIDTH = 4, CAPACITY = 8 };
+
+/* y = x^2 / 2 + x over as many columns: rows that no group owns stay as they are. */
+typedef struct quadratic { const problem *rows; int64_t calls; } quadratic;
+
+static tegroup_status quadratic_forward(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    const double *from = (const double *)x->data;
+    (void)stream, (void)error;
+    ((quadratic *)context)->calls++;
+    for (int64_t row = 0; row < x->shape.rows; row++)
+        for (int64_t j = 0; j < x->shape.cols && owned(((quadratic *)context)->rows, row); j++) {
+            const double v = from[row * x->shape.cols + j];
+            ((double *)y->data)[row * x->shape.cols + j] = v * v / 2 + v;
+        }
+    return TEGROUP_OK;
+}
+static tegroup_status quadratic_backward(void *context, const tegroup_tensor *x, const tegroup_tensor *dy, const tegroup_tensor *dx, struct CUstream_st *stream, tegroup_error *error) {
+    (void)stream, (void)error;
+    for (int64_t row = 0; row < x->shape.rows; row++)
+        for (int64_t j = 0; j < x->shape.cols && owned(((quadratic *)context)->rows, row); j++) {
+            const int64_t e = row * x->shape.cols + j;
+            ((double *)dx->data)[e] = ((const double *)dy->data)[e] * (((const double *)x->data)[e] + 1);
+        }
+    return TEGROUP_OK;
+}
+static tegroup_status refusing(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    (void)context, (void)x, (void)y, (void)stream, (void)error;
+    return TEGROUP_ERROR_UNSUPPORTED;
+}
+
+typedef struct all_kinds {
+    problem rows; /* its a is X; its shape that of every [rows, ...] tensor */
+    tegroup_chain_op ops[OPS];
+    tegroup_chain_argument arguments[OPS];
+    tegroup_chain_desc desc;
+    tegroup_chain_plan plan;
+    tegroup_error error;
+    quadratic user;
+    int32_t refused;
+    double *p; /* of the loss */
+} all_kinds;
+
+static tegroup_tensor uniform(int64_t rows, int64_t cols, rng *r) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.shape.groups = EXPERTS;
+    t.shape.rows = rows;
+    t.shape.cols = cols;
+    t.dtype = TEGROUP_DTYPE_F64;
+    t.data = guarded((size_t)(EXPERTS * rows * cols) * 8);
+    for (int64_t i = 0; i < EXPERTS * rows * cols; i++) ((double *)t.data)[i] = r != NULL ? rng_normal(r) / 2 : 0;
+    return t;
+}
+static tegroup_tensor rows_of(const all_kinds *k, int64_t cols) {
+    tegroup_tensor t = k->rows.a.tensor;
+    t.shape.cols = cols;
+    t.data = guarded((size_t)(t.shape.rows * cols) * 8);
+    return t;
+}
+static double *scale_of(const all_kinds *k, rng *r) {
+    double *scale = (double *)guarded((size_t)k->rows.capacity * 8);
+    for (int64_t row = 0; row < k->rows.capacity; row++)
+        if (owned(&k->rows, row)) scale[row] = rng_unit(r) + 0.5;
+    return scale;
+}
+
+/* linear, SwiGLU, linear with scaled bias, user, bias, scale, linear */
+static void all_kinds_make(all_kinds *k, int backward, rng *r) {
+    static const int64_t m[EXPERTS] = {3, 0, 2};
+    static const tegroup_chain_kind kinds[OPS] = {TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_ACTIVATION, TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_USER,
+                                                  TEGROUP_CHAIN_BIAS,   TEGROUP_CHAIN_SCALE,      TEGROUP_CHAIN_LINEAR};
+    static const int64_t in[OPS] = {5, 6, 3, WIDTH, WIDTH, WIDTH, WIDTH}, out[OPS] = {6, 3, WIDTH, WIDTH, WIDTH, WIDTH, 2};
+    spec s;
+    memset(k, 0, sizeof *k);
+    memset(&s, 0, sizeof s);
+    s.op = TEGROUP_OP_FORWARD;
+    s.groups = EXPERTS;
+    s.m = m;
+    s.n = 2;
+    s.k = 5;
+    s.tail_rows = CAPACITY - 5;
+    s.in = TEGROUP_DTYPE_F64;
+    s.seed = rng_next(r);
+    problem_make(&k->rows, &s);
+    for (int i = 0; i < OPS; i++) {
+        tegroup_chain_op *op = &k->ops[i];
+        op->kind = kinds[i];
+        if (kinds[i] == TEGROUP_CHAIN_LINEAR) {
+            op->weights.weight = uniform(out[i], in[i], r);
+            op->weights.bias = uniform(1, out[i], r);
+            op->weights.main_grad = uniform(out[i], in[i], NULL);
+            op->weights.bias_grad = uniform(1, out[i], NULL);
+        }
+        if (kinds[i] == TEGROUP_CHAIN_BIAS) {
+            op->weights.bias = uniform(1, in[i], r);
+            op->weights.bias_grad = uniform(1, in[i], NULL);
+        }
+        k->arguments[i].op = OPS - 1 - i; /* in any order */
+    }
+    k->ops[1].activation = TEGROUP_ACTIVATION_SWIGLU;
+    k->ops[3].forward = quadratic_forward;
+    k->ops[3].backward = quadratic_backward;
+    k->ops[3].context = &k->user;
+    k->user.rows = &k->rows;
+    tegroup_chain_argument *a[OPS];
+    for (int i = 0; i < OPS; i++) a[i] = &k->arguments[OPS - 1 - i];
+    a[OPS - 1]->out = rows_of(k, out[OPS - 1]);
+    a[3]->out = rows_of(k, WIDTH); /* one of those between */
+    const int scaled_ops[] = {1, 2, 5};
+    for (int i = 0; i < 3; i++) {
+        a[scaled_ops[i]]->row_scale = scale_of(k, r);
+        a[scaled_ops[i]]->row_scale_dtype = TEGROUP_DTYPE_F64;
+        if (backward) a[scaled_ops[i]]->grad_row_scale = rows_of(k, 1);
+    }
+    if (backward) a[0]->grad_input = rows_of(k, in[0]);
+    if (backward) a[5]->grad_input = rows_of(k, in[5]);
+    k->desc.struct_size = sizeof k->desc;
+    k->desc.space = TEGROUP_SPACE_HOST;
+    k->desc.ops = k->ops;
+    k->desc.op_count = OPS;
+    k->desc.arguments = k->arguments;
+    k->desc.argument_count = OPS;
+    k->desc.input = k->rows.a.tensor;
+    if (backward) k->desc.grad_output = rows_of(k, out[OPS - 1]);
+    k->desc.compute = TEGROUP_COMPUTE_F64;
+    k->desc.threads = 1;
+    k->desc.refused = &k->refused;
+    k->refused = 99;
+    k->p = (double *)scratch((size_t)(CAPACITY * 2) * 8);
+    for (int i = 0; i < CAPACITY * 2; i++) k->p[i] = rng_normal(r);
+}
+static tegroup_status all_kinds_plan(all_kinds *k) {
+    tegroup_status status = tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error);
+    if (status != TEGROUP_OK) return status;
+    k->desc.saved = scratch(k->desc.saved_bytes = k->plan.saved.total_bytes);
+    k->desc.workspace = scratch(k->desc.workspace_bytes = k->plan.workspace.total_bytes);
+    return grid_prepare(&k->rows.a, &k->error);
+}
+
+/* loss = sum over valid rows of p y + y^2 / 2, so that dY = p + y */
+static double loss_of(all_kinds *k, double *grad) {
+    const double *y = (const double *)k->arguments[0].out.data;
+    double loss = 0;
+    if (tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error) != TEGROUP_OK) return (double)NAN;
+    for (int64_t row = 0; row < CAPACITY; row++)
+        for (int64_t e = row * 2; e < row * 2 + 2 && owned(&k->rows, row); e++) {
+            loss += k->p[e] * y[e] + y[e] * y[e] / 2;
+            if (grad != NULL) grad[e] = k->p[e] + y[e];
+        }
+    return loss;
+}
+static double differ(all_kinds *k, double *x, const double *gradient, int64_t count) {
+    const double h = 0x1p-15;
+    double error = 0, scale = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double at = x[i], slope;
+        if (isnan(at)) continue; /* rows that no group owns */
+        x[i] = at + h;
+        slope = loss_of(k, NULL);
+        x[i] = at - h;
+        slope = (slope - loss_of(k, NULL)) / (2 * h);
+        x[i] = at;
+        error = fmax(error, fabs(slope - gradient[i]));
+        scale = fmax(scale, fabs(gradient[i]));
+    }
+    return scale > 0 ? error / scale : INFINITY;
+}
+
+UTEST(chain, finite_differences) {
+    rng r = rng_seed(8001);
+    double most = 0;
+    for (int unfused = 0; unfused < 2; unfused++) {
+        all_kinds *k = (all_kinds *)malloc(sizeof *k);
+        all_kinds_make(k, 1, &r);
+        if (!unfused) { /* what would keep the first three ops apart */
+            memset(&k->arguments[OPS - 1 - 1].grad_row_scale, 0, sizeof(tegroup_tensor));
+            memset(&k->arguments[OPS - 1 - 2].grad_row_scale, 0, sizeof(tegroup_tensor));
+            k->arguments[OPS - 1 - 2].row_scale = k->arguments[OPS - 1 - 1].row_scale;
+        }
+        k->desc.unfused = unfused;
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, unfused ? 0u : 1u);
+        loss_of(k, (double *)k->desc.grad_output.data);
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        most = fmax(most, differ(k, (double *)k->desc.input.data, (const double *)k->arguments[OPS - 1].grad_input.data, CAPACITY * 5));
+        for (int i = 0; i < OPS; i++) {
+            const tegroup_mlp_weights *w = &k->ops[i].weights;
+            const tegroup_chain_argument *a = &k->arguments[OPS - 1 - i];
+            if (w->main_grad.data != NULL) most = fmax(most, differ(k, (double *)w->weight.data, (const double *)w->main_grad.data, EXPERTS * w->weight.shape.rows * w->weight.shape.cols));
+            if (w->bias_grad.data != NULL) most = fmax(most, differ(k, (double *)w->bias.data, (const double *)w->bias_grad.data, EXPERTS * w->bias.shape.cols));
+            if (a->grad_row_scale.data != NULL) most = fmax(most, differ(k, (double *)(uintptr_t)a->row_scale, (const double *)a->grad_row_scale.data, CAPACITY));
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&k->rows);
+        free(k);
+    }
+    printf("finite differences: relative error at most %.1e\n", most);
+    ASSERT_LE(most, 1e-6);
+}
+
+/* ---- the grouped MLP ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct copies { size_t bytes[8]; void *copy[8]; } copies;
+
+static const tegroup_tensor *result(const tegroup_mlp_desc *d, int i) {
+    const tegroup_tensor *all[8] = {&d->out, &d->dgrad_out, &d->grad_row_scale, &d->activated, &d->fc1.main_grad, &d->fc1.bias_grad, &d->fc2.main_grad, &d->fc2.bias_grad};
+    return all[i];
+}
+
+/* linear, activation, linear: as the MLP itself, fused and not. */
+UTEST(chain, runs_the_grouped_mlp) {
+    rng r = rng_seed(8002);
+    for (int i = 0; i < 90; i++) {
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        tegroup_mlp_desc *d = &l->desc;
+        tegroup_chain_op ops[3];
+        tegroup_chain_argument arguments[3];
+        tegroup_chain_desc chain;
+        tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
+        copies as;
+        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
+        d->recompute = 0;
+        if (d->fc2_bias_scaled) memset(&d->grad_row_scale, 0, sizeof d->grad_row_scale);
+        ASSERT_EQ(tegroup_mlp_plan_make(d, NULL, &l->plan, &l->error), TEGROUP_OK);
+        d->workspace = scratch(d->workspace_bytes = l->plan.workspace.total_bytes);
+        ASSERT_EQ(grid_prepare(&l->f1.a, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_forward(&l->plan, d, NULL, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, d, NULL, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_wgrad(&l->plan, d, NULL, &l->error), TEGROUP_OK);
+        memset(&as, 0, sizeof as);
+        for (int j = 0; j < 8; j++) {
+            if (result(d, j)->data == NULL) continue;
+            as.bytes[j] = guarded_find(result(d, j)->data)->bytes;
+            as.copy[j] = memcpy(malloc(as.bytes[j] + 1), result(d, j)->data, as.bytes[j]);
+        }
+
+        memset(ops, 0, sizeof ops);
+        memset(arguments, 0, sizeof arguments);
+        memset(&chain, 0, sizeof chain);
+        ops[0].kind = ops[2].kind = TEGROUP_CHAIN_LINEAR;
+        ops[0].weights = d->fc1, ops[2].weights = d->fc2;
+        ops[1].kind = TEGROUP_CHAIN_ACTIVATION;
+        ops[1].activation = d->activation, ops[1].interleaved = d->interleaved, ops[1].alpha = d->alpha, ops[1].limit = d->limit;
+        for (int j = 0; j < 3; j++) arguments[j].op = j;
+        arguments[0].out = d->preactivation, arguments[0].grad_input = d->dgrad_out;
+        arguments[1].out = d->activated, arguments[1].grad_row_scale = d->grad_row_scale;
+        arguments[1].row_scale = d->row_scale, arguments[1].row_scale_dtype = d->row_scale_dtype;
+        arguments[2].out = d->out;
+        if (d->fc2_bias_scaled) arguments[2].row_scale = d->row_scale, arguments[2].row_scale_dtype = d->row_scale_dtype;
+        chain.struct_size = sizeof chain, chain.space = TEGROUP_SPACE_HOST, chain.ops = ops, chain.op_count = 3, chain.arguments = arguments, chain.argument_count = 3;
+        chain.input = d->input, chain.grad_output = d->grad_output, chain.accumulate = d->accumulate, chain.compute = d->compute, chain.threads = 1;
+        for (chain.unfused = 0; chain.unfused < 2; chain.unfused++) {
+            problem_reset(&l->f1);
+            ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
+            ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
+            ASSERT_EQ(plan->saved.total_bytes, 0u);
+            chain.workspace = scratch(chain.workspace_bytes = plan->workspace.total_bytes);
+            ASSERT_EQ(tegroup_chain_forward(plan, &chain, NULL, &l->error), TEGROUP_OK);
+            ASSERT_EQ(tegroup_chain_backward(plan, &chain, NULL, &l->error), TEGROUP_OK);
+            for (int j = 0; j < 8; j++)
+                if (as.copy[j] != NULL) ASSERT_EQ(memcmp(as.copy[j], result(d, j)->data, as.bytes[j]), 0);
+        }
+        ASSERT_EQ(guards_changed(), 0);
+        for (int j = 0; j < 8; j++) free(as.copy[j]);
+        mlp_release(l);
+        free(plan);
+        free(l);
+    }
+}
+
+/* ---- what is said ------------------------------------------------------------------------------------------------------------- */
+
+UTEST(chain, explains) {
+    rng r = rng_seed(8003);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_verdict v[TEGROUP_CHAIN_MAX_OPS];
+#define SAYS(spoil, text)                                                                                              \
+    do {                                                                                                               \
+        all_kinds_make(k, 1, &r);                                                                                      \
+        tegroup_chain_argument *a1 = &k->arguments[OPS - 1 - 1], *a2 = &k->arguments[OPS - 1 - 2], *a0 = &k->arguments[OPS - 1]; \
+        (void)a0, (void)a1, (void)a2;                                                                                  \
+        memset(&a1->grad_row_scale, 0, sizeof a1->grad_row_scale);                                                     \
+        memset(&a2->grad_row_scale, 0, sizeof a2->grad_row_scale);                                                     \
+        a2->row_scale = a1->row_scale;                                                                                 \
+        spoil;                                                                                                         \
+        ASSERT_EQ(tegroup_chain_explain(&k->desc, v, &k->error), TEGROUP_OK);                                          \
+        ASSERT_EQ(v[1].first, (text) != NULL ? 1 : 0);                                                                 \
+        ASSERT_EQ(v[1].count, (text) != NULL ? 1 : 3);                                                                 \
+        ASSERT_STREQ((text) != NULL ? (const char *)(text) : "", v[1].reason != NULL ? v[1].reason : "");              \
+        ASSERT_TRUE(v[0].reason == NULL && v[3].reason == NULL && v[3].first == 3);                                    \
+        problem_release(&k->rows);                                                                                     \
+    } while (0)
+    SAYS((void)0, NULL);
+    SAYS(k->desc.unfused = 1, "the fusion pass is turned off");
+    SAYS(a2->grad_row_scale = rows_of(k, 1), "the gradients of its row_scale and of its bias's are wanted by themselves");
+    SAYS(a2->row_scale = scale_of(k, &r), "the linear after it scales its bias by other numbers");
+    SAYS(a2->grad_input = rows_of(k, 3), "the gradient of what it gives is wanted");
+    SAYS(a1->snapshot = scratch(TEGROUP_ALIGNMENT), "it and its neighbours have different routings");
+    SAYS(a0->row_scale = a1->row_scale; a0->row_scale_dtype = TEGROUP_DTYPE_F64, "the linear before it scales its bias");
+    all_kinds_make(k, 0, &r); /* linear, ReLU, linear, ReLU, linear: the middle linear is taken */
+    k->desc.op_count = 5, k->desc.argument_count = 1, k->arguments[0].op = 4;
+    for (int i = 0; i < 5; i++) {
+        memset(&k->ops[i], 0, sizeof k->ops[i]);
+        k->ops[i].kind = i % 2 ? TEGROUP_CHAIN_ACTIVATION : TEGROUP_CHAIN_LINEAR;
+        k->ops[i].activation = TEGROUP_ACTIVATION_RELU;
+        if (i % 2 == 0) k->ops[i].weights.weight = uniform(i < 4 ? 3 : 2, i == 0 ? 5 : 3, &r);
+    }
+    ASSERT_EQ(tegroup_chain_explain(&k->desc, v, &k->error), TEGROUP_OK);
+    ASSERT_EQ(v[2].first * 10 + v[2].count, 3);
+    ASSERT_STREQ(v[3].reason, "the linear before it is part of a grouped MLP already");
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK); /* forward alone, without gradients */
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_ERROR_UNSET);
+    k->ops[2].kind = TEGROUP_CHAIN_BIAS; /* no linear on one side */
+    k->ops[2].weights.bias = uniform(1, 3, &r);
+    ASSERT_EQ(tegroup_chain_explain(&k->desc, v, &k->error), TEGROUP_OK);
+    ASSERT_STREQ(v[1].reason, "it does not lie between two linears");
+    problem_release(&k->rows);
+    free(k);
+}
+
+/* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
+UTEST(chain, refuses) {
+    rng r = rng_seed(8004);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
+#define NO(call, spoil, wanted, name, op)                                                                              \
+    do {                                                                                                               \
+        all_kinds_make(k, 1, &r);                                                                                      \
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);                                                                      \
+        tegroup_chain_argument *a = k->arguments; /* of op 6, 5 ... 0 */                                               \
+        (void)a;                                                                                                       \
+        spoil;                                                                                                         \
+        for (guarded_node *node = guarded_top; node != (guarded_node *)k->rows.mark; node = node->older) guarded_remember(node->data); \
+        *before = k->plan;                                                                                             \
+        int64_t calls = k->user.calls, changed = 0;                                                                    \
+        tegroup_status status = call;                                                                                  \
+        for (guarded_node *node = guarded_top; node != (guarded_node *)k->rows.mark; node = node->older) changed += guarded_changed(node->data); \
+        if (status != TEGROUP_ERROR_##wanted || strcmp(k->error.field, name) != 0 || k->refused != (op))               \
+            printf("%s: %s %s %s, op %d\n", #spoil, tegroup_status_name(status), status ? k->error.field : "", status ? k->error.rule : "", k->refused); \
+        ASSERT_EQ(status, TEGROUP_ERROR_##wanted);                                                                     \
+        ASSERT_STREQ(name, k->error.field);                                                                            \
+        ASSERT_EQ(k->refused, (op));                                                                                   \
+        ASSERT_EQ(changed + k->user.calls - calls, 0);                                                                 \
+        ASSERT_EQ(memcmp(before, &k->plan, sizeof *before), 0);                                                        \
+        problem_release(&k->rows);                                                                                     \
+    } while (0)
+#define PLAN tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error)
+#define FORWARD tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error)
+#define BACKWARD tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error)
+    NO(PLAN, k->desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", -1);
+    NO(PLAN, k->desc.ops = NULL, NULL_ARGUMENT, "ops", -1);
+    NO(PLAN, k->desc.op_count = 0, VALUE, "op_count", -1);
+    NO(PLAN, k->desc.op_count = TEGROUP_CHAIN_MAX_OPS + 1, VALUE, "op_count", -1);
+    NO(PLAN, k->desc.arguments = NULL, NULL_ARGUMENT, "arguments", -1);
+    NO(PLAN, k->desc.argument_count = -1, VALUE, "argument_count", -1);
+    NO(PLAN, k->desc.unfused = 2, VALUE, "unfused", -1);
+    NO(PLAN, k->desc.accumulate = 2, VALUE, "accumulate", -1);
+    NO(PLAN, k->desc.input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "input.dtype", -1);
+    NO(PLAN, k->desc.input.ld = 6, LAYOUT, "input.ld", -1);
+    NO(PLAN, k->desc.grad_output.shape.cols++, SHAPE, "grad_output.shape.cols", -1);
+    NO(PLAN, a[2].op = 7, VALUE, "arguments.op", -1);
+    NO(PLAN, a[0].op = -1, VALUE, "arguments.op", -1);
+    NO(PLAN, a[2].op = 3, COMBINATION, "arguments.op", 3);
+    NO(PLAN, k->ops[1].kind = TEGROUP_CHAIN_UNSET, UNSET, "ops.kind", 1);
+    NO(PLAN, k->ops[1].kind = (tegroup_chain_kind)6, VALUE, "ops.kind", 1);
+    NO(PLAN, k->ops[1].activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", 1);
+    NO(PLAN, memset(&k->ops[2].weights.weight, 0, sizeof(tegroup_tensor)), UNSET, "weight.dtype", 2);
+    NO(PLAN, memset(&k->ops[4].weights.bias, 0, sizeof(tegroup_tensor)), UNSET, "bias.dtype", 4);
+    NO(PLAN, k->ops[3].forward = NULL, NULL_ARGUMENT, "ops.forward", 3);
+    NO(PLAN, k->ops[3].backward = NULL, NULL_ARGUMENT, "ops.backward", 3);
+    NO(PLAN, k->ops[3].cols = -1, VALUE, "ops.cols", 3);
+    NO(PLAN, k->ops[0].weights.weight.shape.rows = 5; k->ops[0].weights.bias.shape.cols = 5, SHAPE, "ops.activation", 1);
+    NO(PLAN, k->ops[2].weights.weight.shape.cols++, SHAPE, "input.shape.cols", 2);
+    NO(PLAN, k->ops[4].weights.bias.shape.cols++, SHAPE, "bias.shape.cols", 4);
+    NO(PLAN, a[2].grad_input = rows_of(k, WIDTH), COMBINATION, "arguments.grad_input", 4);
+    NO(PLAN, a[2].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 4);
+    NO(PLAN, a[3].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 3);
+    NO(PLAN, a[3].snapshot = k->desc.input.shape.snapshot, COMBINATION, "arguments.snapshot", 3);
+    NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 5);
+    NO(PLAN, a[5].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 1);
+    NO(PLAN, a[6].row_scale_dtype = TEGROUP_DTYPE_F64; memset(&k->ops[0].weights.bias, 0, sizeof(tegroup_tensor)), COMBINATION, "arguments.row_scale_dtype", 0);
+    NO(PLAN, a[0].grad_row_scale = rows_of(k, 1), COMBINATION, "arguments.grad_row_scale", 6);
+    NO(PLAN, memset(&a[0].out, 0, sizeof a[0].out), UNSET, "arguments.out.dtype", 6);
+    NO(PLAN, a[3].out.shape.cols++, SHAPE, "arguments.out.shape.cols", 3);
+    NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_I32, DTYPE, "arguments.out.dtype", 3);
+    NO(PLAN, a[3].out.ld = WIDTH + 1, LAYOUT, "arguments.out.ld", 3);
+    NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
+    NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
+    NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
+    NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
+    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", -1);
+    NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
+    NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
+    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
+    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
+    NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
+    NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
+    NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
+    NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
+    NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
+    NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
+    NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
+    NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
+    NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
+    NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
+    NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);
+    NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
+    all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    k->ops[3].forward = refusing;
+    ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_EQ(k->refused, 3);
+    problem_release(&k->rows);
+    ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    free(before);
+    free(k);
+}
+
+UTEST_MAIN()

@@ -1,0 +1,276 @@
+/* The grouped MLP: every combination against FP64, the same bits whatever is kept and wherever it lies, gradients against finite
+ * differences, refusals. */
+#define TEGROUP_IMPLEMENTATION
+#include "support.h"
+#include "mlp.h"
+#include "utest.h"
+
+static tegroup_status mlp_plan(mlp *l) {
+    tegroup_status status = tegroup_mlp_plan_make(&l->desc, NULL, &l->plan, &l->error);
+    if (status != TEGROUP_OK) return status;
+    l->desc.workspace_bytes = l->plan.workspace.total_bytes;
+    l->desc.workspace = scratch(l->desc.workspace_bytes);
+    return grid_prepare(&l->f1.a, &l->error);
+}
+
+static tegroup_status mlp_steps(mlp *l, int delayed) {
+    const tegroup_mlp_desc *desc = &l->desc;
+    tegroup_mlp_desc only[3];
+    for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
+    if (delayed) {
+        only[2].workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+        only[2].workspace = scratch(only[2].workspace_bytes);
+    }
+    tegroup_status status = TEGROUP_OK;
+    if (l->forward) status = tegroup_mlp_forward(&l->plan, &only[0], NULL, &l->error);
+    if (status == TEGROUP_OK) status = tegroup_mlp_dgrad(&l->plan, &only[1], NULL, &l->error);
+    if (status == TEGROUP_OK) status = tegroup_mlp_wgrad(&l->plan, &only[2], NULL, &l->error);
+    return status;
+}
+
+static tegroup_status mlp_run(mlp *l, int delayed) {
+    tegroup_status status = mlp_plan(l);
+    if (status == TEGROUP_OK) status = mlp_steps(l, delayed);
+    if (status == TEGROUP_OK && delayed == 2) {
+        problem_reset(&l->f1); /* the oldest: everything since */
+        poison(l->desc.workspace, l->desc.workspace_bytes);
+        status = mlp_steps(l, delayed);
+    }
+    if (status != TEGROUP_OK && strcmp(l->error.field, "fusion") != 0) fprintf(stderr, "%s %s (expected %ld, got %ld)\n", l->error.field, l->error.rule, (long)l->error.expected, (long)l->error.got);
+    return status;
+}
+
+UTEST(mlp, every_combination) {
+    const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1, all = (MLP_COMBINATIONS + step - 1) / step;
+    layers_worst = 0;
+    int right = check_every_mlp(mlp_odd, 0, step, 7001, mlp_run);
+    printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", right, all,
+           (long)mlps_refused, (long)layers_elements, layers_worst);
+    ASSERT_EQ(all, right);
+}
+
+UTEST(mlp, wide_types) {
+    rng r = rng_seed(7002);
+    for (int i = 0; i < 120; i++) {
+        mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET};
+        if (i % 2 && m.c.gradients == 2) m.c.gradients = 1; /* F64 sums are not narrowed here */
+        ASSERT_STREQ("", check_mlp(&m, i % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, mlp_odd, 0, &r, mlp_run));
+    }
+}
+
+/* ---- the same bits ------------------------------------------------------------------------------------------------------- */
+
+enum { RESULTS = 9 };
+typedef struct results { size_t bytes[RESULTS]; void *copy[RESULTS]; } results;
+
+static const tegroup_tensor *result(const tegroup_mlp_desc *d, int i) {
+    const tegroup_tensor *all[RESULTS] = {&d->out, &d->dgrad_out, &d->grad_row_scale, &d->activated, &d->grad_preactivation, &d->fc1.main_grad,
+                                          &d->fc1.bias_grad, &d->fc2.main_grad, &d->fc2.bias_grad};
+    return all[i];
+}
+static results results_of(const mlp *l) {
+    results r;
+    memset(&r, 0, sizeof r);
+    for (int i = 0; i < RESULTS; i++) {
+        if (result(&l->desc, i)->data == NULL) continue;
+        r.bytes[i] = guarded_find(result(&l->desc, i)->data)->bytes;
+        r.copy[i] = memcpy(malloc(r.bytes[i] + 1), result(&l->desc, i)->data, r.bytes[i]);
+    }
+    return r;
+}
+static void results_free(results *r) {
+    for (int i = 0; i < RESULTS; i++) free(r->copy[i]);
+}
+/* The first that differs; RESULTS = none. */
+static int results_differ(const mlp *l, const results *r) {
+    for (int i = 0; i < RESULTS; i++)
+        if (r->copy[i] != NULL && result(&l->desc, i)->data != NULL && memcmp(r->copy[i], result(&l->desc, i)->data, r->bytes[i]) != 0) return i;
+    return RESULTS;
+}
+
+/* One linear layer of the MLP and the activation, as a user would call them. */
+static tegroup_status by_hand(mlp *l) {
+    const tegroup_mlp_desc *d = &l->desc;
+    tegroup_linear_desc fc1, fc2;
+    tegroup_linear_plan plans[2];
+    tegroup_activation_desc act;
+    tegroup_activation_backward_desc back;
+    tegroup_error *e = &l->error;
+    memset(&fc1, 0, sizeof fc1);
+    fc1.struct_size = sizeof fc1, fc1.space = TEGROUP_SPACE_HOST, fc1.compute = d->compute, fc1.threads = 1;
+    fc2 = fc1;
+    fc1.weight = d->fc1.weight, fc1.bias = d->fc1.bias, fc1.main_grad = d->fc1.main_grad, fc1.bias_grad = d->fc1.bias_grad, fc1.accumulate = d->accumulate;
+    fc2.weight = d->fc2.weight, fc2.bias = d->fc2.bias, fc2.main_grad = d->fc2.main_grad, fc2.bias_grad = d->fc2.bias_grad, fc2.accumulate = d->accumulate;
+    fc1.input = d->input, fc1.out = d->preactivation, fc1.grad_output = d->grad_preactivation, fc1.dgrad_out = d->dgrad_out, fc1.dgrad_out_tail = d->dgrad_out_tail;
+    fc2.input = d->activated, fc2.out = d->out, fc2.grad_output = d->grad_output, fc2.dgrad_out = d->activated, fc2.out_tail = d->out_tail;
+    fc2.dgrad_out.data = scratch(guarded_find(d->activated.data)->bytes);
+    if (d->fc2_bias_scaled) fc2.row_scale = d->row_scale, fc2.row_scale_dtype = d->row_scale_dtype;
+    tegroup_status status = tegroup_linear_plan_make(&fc1, NULL, &plans[0], e);
+    if (status == TEGROUP_OK) status = tegroup_linear_plan_make(&fc2, NULL, &plans[1], e);
+    fc1.workspace = scratch(fc1.workspace_bytes = plans[0].workspace.total_bytes);
+    fc2.workspace = scratch(fc2.workspace_bytes = plans[1].workspace.total_bytes);
+    memset(&act, 0, sizeof act);
+    memset(&back, 0, sizeof back);
+    act.struct_size = sizeof act, act.space = TEGROUP_SPACE_HOST, act.activation = d->activation, act.interleaved = d->interleaved;
+    act.alpha = d->alpha, act.limit = d->limit, act.snapshot = d->input.shape.snapshot;
+    const int64_t rows = d->input.shape.rows, h = d->activated.shape.cols, h2 = d->preactivation.shape.cols;
+    act.input = (tegroup_matrix){d->preactivation.data, rows, h2, 0, d->preactivation.dtype};
+    act.output = (tegroup_matrix){d->activated.data, rows, h, 0, d->activated.dtype};
+    if (l->row_scale != NULL) act.row_scale = (tegroup_matrix){l->row_scale, rows, 1, 0, TEGROUP_DTYPE_F32};
+    back.struct_size = sizeof back, back.space = act.space, back.activation = act.activation, back.interleaved = act.interleaved;
+    back.alpha = act.alpha, back.limit = act.limit, back.snapshot = act.snapshot, back.input = act.input, back.row_scale = act.row_scale;
+    back.grad_output = (tegroup_matrix){fc2.dgrad_out.data, rows, h, 0, d->activated.dtype};
+    back.grad_input = (tegroup_matrix){d->grad_preactivation.data, rows, h2, 0, d->grad_preactivation.dtype};
+    if (status == TEGROUP_OK) status = tegroup_linear_forward(&plans[0], &fc1, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_activation_forward(&act, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_linear_forward(&plans[1], &fc2, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_linear_dgrad(&plans[1], &fc2, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_activation_backward(&back, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_linear_dgrad(&plans[0], &fc1, NULL, e);
+    if (status == TEGROUP_OK) status = tegroup_linear_wgrad(&plans[1], &fc2, NULL, e);
+    return status == TEGROUP_OK ? tegroup_linear_wgrad(&plans[0], &fc1, NULL, e) : status;
+}
+
+/* Whatever is kept, wherever it lies, and whether the products and the activation are called one by one. */
+UTEST(mlp, same_bits) {
+    rng r = rng_seed(7003);
+    for (int i = 0; i < 60; i++) {
+        mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, mlp_odd, routings[m.c.routing], &r);
+        ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
+        const tegroup_mlp_desc first = l->desc;
+        results as = results_of(l);
+        l->desc.recompute ^= 1; /* keep less or more */
+        problem_reset(&l->f1);
+        ASSERT_EQ(mlp_run(l, 1), TEGROUP_OK);
+        ASSERT_EQ(results_differ(l, &as), RESULTS);
+        if (first.preactivation.dtype == first.grad_preactivation.dtype) { /* in place, recomputed or not */
+            l->desc.grad_preactivation.data = l->desc.preactivation.data;
+            problem_reset(&l->f1);
+            ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
+            for (int64_t e = 0; e < 2; e++) { /* rows that no group owns hold what they held: in the other buffer */
+                const tegroup_tensor *t = &l->desc.grad_preactivation;
+                size_t line = (size_t)t->shape.cols * size_of(t->dtype);
+                for (int64_t row = 0; row < t->shape.rows; row++)
+                    if (!owned(&l->f1, row)) memcpy((unsigned char *)t->data + (size_t)row * line, (unsigned char *)as.copy[4] + (size_t)row * line, line);
+            }
+            ASSERT_EQ(results_differ(l, &as), RESULTS);
+        }
+        l->desc = first; /* other buffers */
+        problem_reset(&l->f1);
+        for (int j = 0; j < 3; j++) {
+            tegroup_tensor *t = (tegroup_tensor *)result(&l->desc, j);
+            if (t->data == NULL) continue;
+            t->data = guarded_skewed(as.bytes[j], (size_t)(i * 4 % 64));
+            memcpy(t->data, result(&first, j)->data, as.bytes[j]);
+            guarded_remember(t->data);
+        }
+        ASSERT_EQ(mlp_run(l, 0), TEGROUP_OK);
+        ASSERT_EQ(results_differ(l, &as), RESULTS);
+        l->desc = first; /* inference: nothing kept */
+        problem_reset(&l->f1);
+        tegroup_tensor *gone[] = {&l->desc.grad_output, &l->desc.dgrad_out, &l->desc.grad_row_scale, &l->desc.preactivation, &l->desc.activated, &l->desc.grad_preactivation,
+                                  &l->desc.fc1.main_grad, &l->desc.fc1.bias_grad, &l->desc.fc2.main_grad, &l->desc.fc2.bias_grad};
+        for (int j = 0; j < 10; j++) memset(gone[j], 0, sizeof *gone[j]);
+        l->desc.recompute = l->desc.accumulate = 0;
+        l->desc.dgrad_out_tail = TEGROUP_TAIL_KEEP;
+        if (first.preactivation.dtype == first.fc1.weight.dtype) {
+            ASSERT_EQ(mlp_plan(l), TEGROUP_OK);
+            ASSERT_EQ(l->plan.saved_by_forward.total_bytes + l->plan.saved_by_dgrad.total_bytes, 0u);
+            ASSERT_EQ(tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
+            ASSERT_EQ(results_differ(l, &as), RESULTS);
+            ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, &l->desc, NULL, &l->error), TEGROUP_ERROR_UNSET);
+        }
+        l->desc = first;
+        problem_reset(&l->f1);
+        if (!first.fc2_bias_scaled) memset(&l->desc.grad_row_scale, 0, sizeof l->desc.grad_row_scale);
+        free(as.copy[2]);
+        as.copy[2] = NULL; /* that of the activation alone is not asked for by hand */
+        ASSERT_EQ(by_hand(l), TEGROUP_OK);
+        ASSERT_EQ(results_differ(l, &as), RESULTS);
+        ASSERT_EQ(guards_changed(), 0);
+        results_free(&as);
+        mlp_release(l);
+        free(l);
+    }
+}
+
+/* ---- finite differences -------------------------------------------------------------------------------------------------- */
+
+/* loss = sum over valid rows of p y + y^2 / 2, so that dY = p + y */
+static double loss_of(mlp *l, const double *p, double *grad) {
+    double loss = 0;
+    const double *y = (const double *)l->desc.out.data;
+    if (tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error) != TEGROUP_OK) return (double)NAN;
+    for (int32_t g = 0; g < GROUPS; g++)
+        for (int64_t e = l->f2.start[g] * l->f2.s.n; e < (l->f2.start[g] + l->f2.d.rows[g]) * l->f2.s.n; e++) {
+            loss += p[e] * y[e] + y[e] * y[e] / 2;
+            if (grad != NULL) grad[e] = p[e] + y[e];
+        }
+    return loss;
+}
+
+/* Largest error of gradient[i] against differences of the loss in x[i], relative to the largest gradient among them. */
+static double differ(mlp *l, const double *p, double *x, const double *gradient, int64_t count) {
+    const double h = 0x1p-15;
+    double error = 0, scale = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double at = x[i], slope;
+        if (isnan(at)) continue; /* rows that no group owns */
+        x[i] = at + h;
+        slope = loss_of(l, p, NULL);
+        x[i] = at - h;
+        slope = (slope - loss_of(l, p, NULL)) / (2 * h);
+        x[i] = at;
+        error = fmax(error, fabs(slope - gradient[i]));
+        scale = fmax(scale, fabs(gradient[i]));
+    }
+    return scale > 0 ? error / scale : INFINITY;
+}
+
+UTEST(mlp, finite_differences) {
+    static const char *const names[] = {"dgrad", "fc1 wgrad", "fc2 wgrad", "fc1 bias", "fc2 bias", "row_scale"};
+    static const mlp_sizes small = {5, 4, 6, -1};
+    static const int64_t rows[GROUPS] = {3, 0, 2, 1};
+    rng r = rng_seed(7004);
+    double most[6] = {0, 0, 0, 0, 0, 0}, worst = 0;
+    const int sample = (int)scaled(ACTIVATIONS);
+    for (int i = 0; i < 3 * (sample < ACTIVATIONS ? sample : ACTIVATIONS); i++) {
+        mlp_choice m = {{0, 0, 0, i % 3, 3, 0, TEGROUP_TAIL_KEEP}, 0, activations[i / 3]};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        mlp_make(l, &m, TEGROUP_DTYPE_F64, small, rows, &r);
+        int64_t cells = l->f2.capacity * l->f2.s.n, capacity = l->f1.capacity;
+        double *scale = (double *)guarded((size_t)capacity * 8), *p = (double *)scratch((size_t)cells * 8);
+        for (int64_t row = 0; row < capacity; row++)
+            if (owned(&l->f1, row)) scale[row] = rng_unit(&r) + 0.1;
+        for (int64_t e = 0; e < cells; e++) p[e] = rng_normal(&r);
+        l->desc.row_scale = scale; /* with every bias: none, plain and scaled */
+        l->desc.row_scale_dtype = TEGROUP_DTYPE_F64;
+        l->desc.grad_row_scale = l->desc.input;
+        l->desc.grad_row_scale.shape.cols = 1;
+        l->desc.grad_row_scale.data = guarded((size_t)capacity * 8);
+        ASSERT_EQ(mlp_plan(l), TEGROUP_OK);
+        loss_of(l, p, (double *)l->desc.grad_output.data);
+        ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_wgrad(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
+        const tegroup_mlp_desc *d = &l->desc;
+        const tegroup_tensor *of[] = {&d->input, &d->fc1.weight, &d->fc2.weight, &d->fc1.bias, &d->fc2.bias, NULL};
+        const tegroup_tensor *gradients[] = {&d->dgrad_out, &d->fc1.main_grad, &d->fc2.main_grad, &d->fc1.bias_grad, &d->fc2.bias_grad, &d->grad_row_scale};
+        for (int j = 0; j < 6; j++) {
+            const tegroup_tensor *t = gradients[j];
+            if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+            const int64_t count = t->shape.rows * t->shape.cols * (j == 0 || j == 5 ? 1 : GROUPS);
+            most[j] = fmax(most[j], differ(l, p, of[j] != NULL ? (double *)of[j]->data : scale, (const double *)t->data, count));
+        }
+        mlp_release(l);
+        free(l);
+    }
+    printf("finite differences: relative error at most");
+    for (int j = 0; j < 6; j++) printf(" %.1e %s%s", most[j], names[j], j < 5 ? "," : "\n");
+    for (int j = 0; j < 6; j++) worst = fmax(worst, most[j]);
+    printf("worst %.1e\n", worst);
+    ASSERT_LE(worst, 1e-6);
+}
+
+UTEST_MAIN()
