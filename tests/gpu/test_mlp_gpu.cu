@@ -1,5 +1,6 @@
 /* The grouped MLP on the GPU backends: every combination of tests/unit/mlp.h against FP64, now, delayed on a second stream, and
- * captured with it, where the graph must hold kernels alone; and one captured step, prepare inside, replayed with many routings. */
+ * captured with it, where the graph must hold kernels alone; and one captured step, prepare inside, replayed with many routings. Op chains by the
+ * same references. */
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
@@ -226,5 +227,175 @@ static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes)
 
 UTEST(mlp_gpu, portable_replays) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
 UTEST(mlp_gpu, sm90_replays) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+
+/* ---- op chains ---------------------------------------------------------------------------------------------------------------- */
+
+static void chain_open(tegroup_chain_desc *chain, const tegroup_chain_op *ops, const tegroup_chain_argument *arguments, int count, tegroup_space space) {
+    memset(chain, 0, sizeof *chain);
+    chain->struct_size = sizeof *chain;
+    chain->space = space;
+    chain->ops = ops;
+    chain->arguments = arguments;
+    chain->op_count = chain->argument_count = count;
+    chain->threads = 1;
+    chain->backend = space == TEGROUP_SPACE_DEVICE ? asked : TEGROUP_BACKEND_AUTO;
+}
+
+/* Linear, activation, linear by an MLP's buffers, fused and not: against FP64 as the MLP is. */
+static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+    if (!backend_here(backend)) return;
+    rng r = rng_seed(7401);
+    streams_make();
+    asked = backend;
+    tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
+    for (int i = 0; i < (int)scaled(60); i++) {
+        mlp_choice m = {{i & 1, i % 3, 0, i / 3 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
+        mlp *l = (mlp *)malloc(sizeof *l);
+        tegroup_chain_op ops[3];
+        tegroup_chain_argument arguments[3];
+        tegroup_chain_desc chain;
+        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes, routings[m.c.routing], &r);
+        l->desc.recompute = 0;
+        if (l->desc.fc2_bias_scaled) memset(&l->desc.grad_row_scale, 0, sizeof l->desc.grad_row_scale);
+        const tegroup_mlp_desc d = mlp_to_device(l);
+        memset(ops, 0, sizeof ops);
+        memset(arguments, 0, sizeof arguments);
+        for (int j = 0; j < 3; j++) arguments[j].op = j;
+        ops[0].kind = ops[2].kind = TEGROUP_CHAIN_LINEAR;
+        ops[0].weights = d.fc1;
+        ops[2].weights = d.fc2;
+        ops[1].kind = TEGROUP_CHAIN_ACTIVATION;
+        ops[1].activation = d.activation;
+        ops[1].interleaved = d.interleaved;
+        ops[1].alpha = d.alpha;
+        ops[1].limit = d.limit;
+        arguments[0].out = d.preactivation;
+        arguments[0].grad_input = d.dgrad_out;
+        arguments[1].out = d.activated;
+        arguments[1].grad_input = d.grad_preactivation;
+        arguments[1].grad_row_scale = d.grad_row_scale;
+        arguments[1].row_scale = d.row_scale;
+        arguments[1].row_scale_dtype = d.row_scale_dtype;
+        arguments[2].out = d.out;
+        if (d.fc2_bias_scaled) {
+            arguments[2].row_scale = d.row_scale;
+            arguments[2].row_scale_dtype = d.row_scale_dtype;
+        }
+        chain_open(&chain, ops, arguments, 3, TEGROUP_SPACE_DEVICE);
+        chain.input = d.input;
+        chain.grad_output = d.grad_output;
+        chain.accumulate = d.accumulate;
+        chain.unfused = i / 2 & 1;
+        ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
+        ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
+        chain.workspace_bytes = plan->workspace.total_bytes;
+        chain.workspace = workspace_of(chain.workspace_bytes);
+        ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_backward(plan, &chain, first, &l->error), TEGROUP_OK);
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        ASSERT_EQ(workspace_guards_changed(), 0);
+        ASSERT_STREQ("", mlp_wrong(l, &m.c, 1));
+        mlp_release(l);
+        free(l);
+    }
+    free(plan);
+}
+UTEST(mlp_gpu, portable_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+UTEST(mlp_gpu, sm90_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+
+/* y = p (x + b): small integers, so that host and device agree in every bit. */
+static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t cols) {
+    if (!backend_here(backend)) return;
+    static const int64_t rows[GROUPS] = {5, 0, 7, 2};
+    tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
+    streams_make();
+    asked = backend;
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        problem p, q;
+        spec s;
+        memset(&s, 0, sizeof s);
+        s.op = TEGROUP_OP_FORWARD;
+        s.groups = GROUPS;
+        s.m = rows;
+        s.n = s.k = cols;
+        s.tail_rows = 3;
+        s.in = TEGROUP_DTYPE_BF16;
+        s.bias = s.aligned = 1;
+        s.row_scale_dtype = TEGROUP_DTYPE_F32;
+        s.fill_a = s.fill_b = s.fill_c = FILL_INTEGER;
+        s.seed = 7501;
+        problem_make(&p, &s);
+        s.op = TEGROUP_OP_DGRAD;
+        s.bias = 0;
+        s.row_scale_dtype = TEGROUP_DTYPE_UNSET;
+        problem_make(&q, &s);
+        float *bias_grad = (float *)elements_new(TEGROUP_DTYPE_F32, GROUPS * cols, 1), *scale_grad = (float *)elements_new(TEGROUP_DTYPE_F32, p.capacity, 1);
+        for (int64_t e = 0; e < GROUPS * cols; e++) bias_grad[e] = (float)(e % 5);
+        guarded_remember(bias_grad);
+        guarded_remember(scale_grad);
+        const void *results[] = {p.d.tensor.data, q.d.tensor.data, bias_grad, scale_grad};
+        void *host[4];
+        for (int device = 0; device < 2; device++) {
+            const tegroup_space space = device ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+            tegroup_chain_op ops[2];
+            tegroup_chain_argument arguments[2];
+            tegroup_chain_desc chain;
+            memset(ops, 0, sizeof ops);
+            memset(arguments, 0, sizeof arguments);
+            ops[0].kind = TEGROUP_CHAIN_BIAS;
+            ops[0].weights.bias = ops[0].weights.bias_grad = p.bias.tensor;
+            ops[0].weights.bias_grad.dtype = TEGROUP_DTYPE_F32;
+            ops[0].weights.bias_grad.data = bias_grad;
+            ops[1].kind = TEGROUP_CHAIN_SCALE;
+            arguments[0].op = 1;
+            arguments[0].out = p.d.tensor;
+            arguments[0].grad_input = q.d.tensor;
+            arguments[0].row_scale = p.row_scale;
+            arguments[0].row_scale_dtype = TEGROUP_DTYPE_F32;
+            arguments[0].grad_row_scale = p.d.tensor;
+            arguments[0].grad_row_scale.shape.cols = 1;
+            arguments[0].grad_row_scale.dtype = TEGROUP_DTYPE_F32;
+            arguments[0].grad_row_scale.data = scale_grad;
+            chain_open(&chain, ops, arguments, 2, space);
+            chain.argument_count = 1;
+            chain.input = p.a.tensor;
+            chain.grad_output = q.a.tensor;
+            chain.accumulate = accumulate;
+            tegroup_tensor *tensors[] = {&ops[0].weights.bias, &ops[0].weights.bias_grad, &arguments[0].out, &arguments[0].grad_input, &arguments[0].grad_row_scale,
+                                         &chain.input, &chain.grad_output};
+            for (int i = 2; i < 7; i++) tensors[i]->shape.snapshot = p.a.snapshot;
+            if (device) {
+                mirror_up(p.mark);
+                for (int i = 0; i < 7; i++) tensor_to_device(tensors[i], 0);
+                arguments[0].row_scale = device_of(p.row_scale);
+            }
+            ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &p.error), TEGROUP_OK);
+            chain.saved_bytes = plan->saved.total_bytes;
+            chain.workspace_bytes = plan->workspace.total_bytes;
+            unsigned char *room = (unsigned char *)(device ? workspace_of(chain.saved_bytes + chain.workspace_bytes) : scratch(chain.saved_bytes + chain.workspace_bytes));
+            chain.saved = room;
+            chain.workspace = room + chain.saved_bytes;
+            ASSERT_EQ(device ? prepare_on_device(&p.a, first, &p.error) : grid_prepare(&p.a, &p.error), TEGROUP_OK);
+            ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &p.error), TEGROUP_OK);
+            ASSERT_EQ(tegroup_chain_backward(plan, &chain, first, &p.error), TEGROUP_OK);
+            MUST(cudaDeviceSynchronize());
+            if (device) mirror_down();
+            for (int i = 0; i < 4; i++) {
+                const size_t bytes = guarded_find(results[i])->bytes;
+                if (!device) host[i] = memcpy(malloc(bytes), results[i], bytes);
+                else ASSERT_EQ(memcmp(host[i], results[i], bytes), 0);
+                if (device) free(host[i]);
+            }
+            ASSERT_EQ(guards_changed(), 0);
+            problem_reset(&p);
+        }
+        problem_release(&p);
+    }
+    free(plan);
+}
+UTEST(mlp_gpu, portable_bias_and_scale) { bias_and_scale(utest_result, TEGROUP_BACKEND_PORTABLE, 13); }
+UTEST(mlp_gpu, sm90_bias_and_scale) { bias_and_scale(utest_result, TEGROUP_BACKEND_SM90, 24); }
 
 UTEST_MAIN()
