@@ -131,17 +131,15 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             for (int32_t j = 0; j < k; j++) {
                 REAL best = root[0], next = -1;
                 int32_t here = nodes - 1; /* of equals the first, here and below */
-                quad path[levels];        /* what was looked at on the way down is at hand on the way up */
 #pragma unroll
                 for (int i = 1; i < nodes; i++) best = tegroup_impl_larger(best, root[i]);
 #pragma unroll
                 for (int i = nodes - 2; i >= 0; i--)
                     if (root[i] == best) here = i;
 #pragma unroll
-                for (int level = levels - 1; level >= 0; level--) {
-                    path[level] = tegroup_impl_quad_at(tree + way.level[level] + 4 * here);
-                    here = 4 * here + tegroup_impl_quad_find(path[level], best);
-                }
+                for (int level = levels - 1; level >= 0; level--)
+                    here = 4 * here
+                           + tegroup_impl_quad_find(tegroup_impl_quad_at(tree + way.level[level] + 4 * here), best);
                 chosen += best;
                 tree[value_at + j] = best;
                 ((int32_t *)tree)[index_at + j] = here;
@@ -150,10 +148,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 #pragma unroll
                 for (int level = 0; level < levels; level++) {
                     tree[way.level[level] + here] = next;
-#pragma unroll
-                    for (int i = 0; i < 4; i++) path[level].x[i] = i == here % 4 ? next : path[level].x[i];
-                    next = tegroup_impl_quad_max(path[level]);
                     here /= 4;
+                    next = tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[level] + 4 * here));
                 }
 #pragma unroll
                 for (int i = 0; i < nodes; i++) root[i] = i == here ? next : root[i];
