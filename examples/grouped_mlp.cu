@@ -124,7 +124,7 @@ int main() {
         {"saved by forward", &gpu->plan.saved_by_forward}, {"saved by dgrad", &gpu->plan.saved_by_dgrad}, {"workspace", &gpu->plan.workspace}};
     for (int i = 0; i < 3; i++) tegroup_layout_text(layouts[i].of, text, sizeof text), printf("%s\n%s\n", layouts[i].name, text);
 
-    step(gpu, first, second, fork, join); /* no rows yet: loads the kernels */
+    step(gpu, first, second, fork, join); MUST(cudaStreamSynchronize(first)); /* no rows yet: loads the kernels */
     MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));
     step(gpu, first, second, fork, join);
     MUST(cudaStreamEndCapture(first, &graph)); MUST(cudaGraphInstantiate(&replay, graph, 0));

@@ -95,12 +95,14 @@ static void mirror_down(void) {
     }
 }
 
-/* A poisoned workspace between guard bands, kept from call to call. */
+/* A poisoned workspace between guard bands, kept from call to call. What goes up on the default stream is over then: streams
+ * that do not wait for it may be next. */
 static unsigned char *workspace_memory;
 static size_t workspace_room, workspace_used;
 
 static void *workspace_of(size_t bytes) {
     workspace_used = bytes;
+    MUST(cudaDeviceSynchronize());
     if (bytes == 0) return NULL;
     if (mirror_exact) return arena_take(bytes, 0);
     if (bytes > workspace_room) {
@@ -109,6 +111,7 @@ static void *workspace_of(size_t bytes) {
         MUST(cudaMalloc((void **)&workspace_memory, bytes + 2 * GUARD_BYTES));
     }
     MUST(cudaMemset(workspace_memory, 0xF3, bytes + 2 * GUARD_BYTES));
+    MUST(cudaDeviceSynchronize());
     return workspace_memory + GUARD_BYTES;
 }
 
