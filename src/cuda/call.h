@@ -61,6 +61,13 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+/* All of them, or zeros and nothing read. */
+static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
+    asm volatile(
+        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
+        "r"(to), "l"(from)
+        : "memory");
+}
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }

@@ -224,18 +224,33 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
         __syncwarp();
     }
-    /* 64 columns of picked rows, swizzled as TMA would. */
+    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole chunks eight are
+     * under way at a time, since a copy waits for its row to be looked up. */
     __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
                                               uint32_t to) const {
-        const int chunk = lane() % 8;
-        const int64_t row_bytes = tegroup_impl_ld(&t) * 2, left = (t.shape.cols - col - chunk * 8) * 2;
-        const int32_t bytes = left >= 16 ? 16 : left > 0 ? (int32_t)left : 0;
-        const char *from = (const char *)t.data + (bytes > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
-#pragma unroll 4
-        for (int i = lane() / 8; i < count; i += 4) {
-            const int32_t row = picked[i];
-            tegroup_impl_cp_async(to + (uint32_t)(i * 128 + (chunk ^ (i & 7)) * 16),
-                                  from + (row < 0 ? 0 : row * row_bytes), row < 0 ? 0 : bytes);
+        const int chunk = lane() % 8, first = lane() / 8;
+        const uint64_t row_bytes = (uint64_t)tegroup_impl_ld(&t) * 2;
+        const int64_t left = (t.shape.cols - col - chunk * 8) * 2;
+        const char *from = (const char *)t.data + (left > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
+        const int32_t none = left > 0 ? 0 : -1;
+        to += (uint32_t)(first * 128 + (chunk ^ first) * 16);
+        if (left > 0 && left < 16) {
+#pragma unroll 1
+            for (int i = first, r = 0; i < count; i += 4, r++)
+                tegroup_impl_cp_async((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                      from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
+                                      picked[i] < 0 ? 0 : (int32_t)left);
+            return;
+        }
+#pragma unroll 1
+        for (int i = first; i < count; i += 32, to += 32 * 128) {
+            int32_t row[8];
+#pragma unroll
+            for (int r = 0; r < 8; r++) row[r] = picked[i + 4 * r] | none;
+#pragma unroll
+            for (int r = 0; r < 8; r++)
+                tegroup_impl_cp_async_unless(row[r] < 0, (to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                             from + (uint64_t)(uint32_t)(row[r] < 0 ? 0 : row[r]) * row_bytes);
         }
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
@@ -472,6 +487,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number),
                                          item.i0 + line_of(group) + number / results::ACROSS * 64, item.i0 + item.lines,
                                          item.j0 + number % results::ACROSS * results::COLS);
+            tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
         }
         tegroup_impl_async_fence();
         __syncwarp();
