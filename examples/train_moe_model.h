@@ -4,8 +4,8 @@
  *     moe(h) = route h to 2 of 8 experts, permute, fc1, SwiGLU, fc2, combine
  *
  * A `model` holds what is learnt; a `pass` holds the plans and buffers that run it on a fixed number of windows. Both
- * are made once: a training step only fills the windows in and calls the stages below. Every product goes through
- * tegroup_gemm, the dense ones as a single group. Buffers carry their dtype, so that the very code that trains in FP32
+ * are made once: a training step only fills the windows in and calls the stages below. The experts are a grouped MLP, the
+ * other products go through tegroup_gemm as a single group. Buffers carry their dtype, so that the very code that trains in FP32
  * has its gradients checked in FP64; and their space, so that it runs on a GPU, too, where every call only enqueues.
  *
  * Mixed precision: what products read is BF16, what they sum, the stream and the weights that Adam moves are FP32. */
@@ -271,11 +271,14 @@ typedef struct linear {
 /* One block's buffers. Those of the forward pass stay until the backward pass has read them. */
 typedef struct block {
     block_parameters *weights;
-    linear         router, fc1, fc2;
+    linear         router;
+    tegroup_mlp_desc experts;                                        /* what forward leaves for backward, too */
+    tegroup_mlp_plan plan;
+    double         experts_flop;                                     /* of each of its three calls               */
     tegroup_matrix normed, inverse_rms;                              /* [tokens, ...]                     */
     tegroup_matrix logits, probabilities, choice_weights, indices, counts;
     tegroup_matrix row_of_slot, slot_of_row;                         /* the permutation, both ways        */
-    tegroup_matrix permuted, gate_up, activated, expert_output;      /* [rows = tokens * choices, ...]    */
+    tegroup_matrix permuted, expert_output;                          /* [rows = tokens * choices, ...]    */
     tegroup_shape  routed;                                           /* the rows, by expert               */
     void          *snapshot;
     size_t         snapshot_bytes;
@@ -286,7 +289,7 @@ typedef struct block {
 typedef struct gradients {
     tegroup_matrix embedded, stream, normed, logits, router_logits, choice_weights;
     tegroup_matrix projected; /* the stream, as products read it */
-    tegroup_matrix expert_output, activated, gate_up, permuted;
+    tegroup_matrix expert_output, gate_up, permuted;
 } gradients;
 
 typedef struct pass {
@@ -399,7 +402,6 @@ static void make_gradients(pass *p)
     g->router_logits  = make_matrix(&p->owner, s->operand, tokens, s->experts);
     g->choice_weights = make_matrix(&p->owner, s->dtype, tokens, s->choices);
     g->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
-    g->activated      = make_matrix(&p->owner, s->operand, rows, s->hidden);
     g->gate_up        = make_matrix(&p->owner, s->operand, rows, 2 * s->hidden);
     g->projected      = s->operand == s->dtype ? g->stream : make_matrix(&p->owner, s->operand, tokens, s->width);
     g->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
@@ -432,6 +434,43 @@ static tegroup_permutation_desc permutation_of(const pass *p, const block *b)
     return desc;
 }
 
+static tegroup_mlp_weights expert_weights(const settings *s, const parameter *weight, int64_t n, int64_t k)
+{
+    const tegroup_mlp_weights weights = {
+        .weight = uniform(s->operand, s->experts, n, k, weight->operand),
+        .main_grad = uniform(s->dtype, s->experts, n, k, weight->grad)
+    };
+    return weights;
+}
+
+/* fc1, SwiGLU and fc2 on the rows of each expert, forward and backward. Weight gradients add up over micro-batches. */
+static void plan_experts(pass *p, block *b)
+{
+    const settings *s = &p->m->s;
+    const gradients *g = &p->grad;
+    const int64_t rows = b->routed.rows;
+    tegroup_error error;
+    tegroup_mlp_desc *desc = &b->experts;
+    desc->struct_size = sizeof *desc;
+    desc->space = s->space;
+    desc->compute = s->compute;
+    desc->threads = s->threads;
+    desc->activation = TEGROUP_ACTIVATION_SWIGLU;
+    desc->accumulate = 1;
+    desc->fc1 = expert_weights(s, &b->weights->fc1, 2 * s->hidden, s->width);
+    desc->fc2 = expert_weights(s, &b->weights->fc2, s->width, s->hidden);
+    desc->input = activation(&b->routed, b->permuted);
+    desc->preactivation = activation(&b->routed, make_matrix(&p->owner, s->operand, rows, 2 * s->hidden));
+    desc->activated = activation(&b->routed, make_matrix(&p->owner, s->operand, rows, s->hidden));
+    desc->out = activation(&b->routed, b->expert_output);
+    desc->grad_output = activation(&b->routed, g->expert_output);
+    desc->grad_preactivation = activation(&b->routed, g->gate_up);
+    desc->dgrad_out = activation(&b->routed, g->permuted);
+    must(tegroup_mlp_plan_make(desc, NULL, &b->plan, &error), &error);
+    b->experts_flop = 6.0 * (double)rows * (double)s->width * (double)s->hidden;
+    reserve(p, &b->plan.workspace);
+}
+
 static void make_block(pass *p, int index, const tegroup_shape *dense)
 {
     const settings *s = &p->m->s;
@@ -448,8 +487,6 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
     b->row_of_slot    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, tokens, s->choices);
     b->slot_of_row    = make_matrix(&p->owner, TEGROUP_DTYPE_I64, 1, rows);
     b->permuted       = make_matrix(&p->owner, s->operand, rows, s->width);
-    b->gate_up        = make_matrix(&p->owner, s->operand, rows, 2 * s->hidden);
-    b->activated      = make_matrix(&p->owner, s->operand, rows, s->hidden);
     b->expert_output  = make_matrix(&p->owner, s->operand, rows, s->width);
     if (!ON_GPU(s)) b->balance_loss = allocate(&p->owner, sizeof *b->balance_loss);
     make_routed_shape(p, b);
@@ -462,9 +499,7 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
 
     const gradients *g = &p->grad;
     plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);
-    plan_linear(p, &b->fc1, &b->routed, &b->weights->fc1, NULL, b->permuted, b->gate_up, g->permuted, g->gate_up, 0);
-    plan_linear(p, &b->fc2, &b->routed, &b->weights->fc2, NULL, b->activated, b->expert_output, g->activated,
-        g->expert_output, 0);
+    plan_experts(p, b);
 }
 
 /* Everything that running the model on `tokens` windows needs. */
@@ -569,7 +604,21 @@ static void group_by_expert(pass *p, block *b)
     must(tegroup_permutation_make(&permutation, p->m->s.stream, &error), &error);
 }
 
-/* fc1, SwiGLU and fc2 on the rows of each expert. */
+typedef tegroup_status (*mlp_call)(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *,
+    tegroup_error *);
+
+static void run_mlp(pass *p, block *b, mlp_call call)
+{
+    tegroup_error error;
+    const double start = seconds();
+    b->experts.workspace = p->workspace;
+    b->experts.workspace_bytes = p->workspace_bytes;
+    must(call(&b->plan, &b->experts, p->m->s.stream, &error), &error);
+    p->gemm_seconds += seconds() - start;
+    p->gemm_flop += b->experts_flop;
+}
+
+/* Each expert's rows, and what it makes of them. */
 static void run_experts(pass *p, block *b)
 {
     tegroup_error error;
@@ -577,14 +626,8 @@ static void run_experts(pass *p, block *b)
         .struct_size = sizeof permute, .space = p->m->s.space, .k = p->m->s.choices,
         .tokens = b->normed, .slot_of_row = b->slot_of_row, .permuted = b->permuted
     };
-    const tegroup_activation_desc swiglu = {
-        .struct_size = sizeof swiglu, .space = p->m->s.space, .activation = TEGROUP_ACTIVATION_SWIGLU,
-        .snapshot = b->snapshot, .input = b->gate_up, .output = b->activated
-    };
     must(tegroup_permute(&permute, p->m->s.stream, &error), &error);
-    multiply(p, &b->fc1.forward);
-    must(tegroup_activation_forward(&swiglu, p->m->s.stream, &error), &error);
-    multiply(p, &b->fc2.forward);
+    run_mlp(p, b, tegroup_mlp_forward);
 }
 
 /* stream[index + 1] = stream[index] + moe(norm(stream[index])) */
@@ -664,23 +707,16 @@ static void combine_backward(pass *p, block *b)
     must(tegroup_combine_backward(&desc, p->m->s.stream, &error), &error);
 }
 
-/* fc2, SwiGLU and fc1 backwards; each token's gradient is the sum over its copies. */
+/* The experts backwards; each token's gradient is the sum over its copies. */
 static void experts_backward(pass *p, block *b)
 {
     tegroup_error error;
-    const tegroup_activation_backward_desc swiglu = {
-        .struct_size = sizeof swiglu, .space = p->m->s.space, .activation = TEGROUP_ACTIVATION_SWIGLU,
-        .snapshot = b->snapshot, .input = b->gate_up, .grad_output = p->grad.activated, .grad_input = p->grad.gate_up
-    };
     const tegroup_combine_desc sum_copies = {
         .struct_size = sizeof sum_copies, .space = p->m->s.space, .permuted = p->grad.permuted,
         .row_of_slot = b->row_of_slot, .tokens = p->grad.normed
     };
-    multiply(p, &b->fc2.wgrad);
-    multiply(p, &b->fc2.dgrad);
-    must(tegroup_activation_backward(&swiglu, p->m->s.stream, &error), &error);
-    multiply(p, &b->fc1.wgrad);
-    multiply(p, &b->fc1.dgrad);
+    run_mlp(p, b, tegroup_mlp_dgrad);
+    run_mlp(p, b, tegroup_mlp_wgrad);
     must(tegroup_combine(&sum_copies, p->m->s.stream, &error), &error);
 }
 
