@@ -2899,6 +2899,8 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
+#define TEGROUP_IMPL_SUMS_32                                                                                   \
+    TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", %30, %31"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
@@ -2926,9 +2928,11 @@ TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
 TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
 /* clang-format on */
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_32
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
@@ -3456,8 +3460,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                          uint32_t *rounds) const {
         const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
         sums sum;
-        if (steps > 0) add_up(group, step, (uint32_t)steps, sum);
-        else nothing(group, adds, sum);
+        /* The last tile of a line may be narrower: less work. */
+        const int64_t cols = call.call.desc.d.shape.cols - item.j0;
+        if (steps <= 0) nothing(group, adds, sum);
+        else if (SHAPE::COLS > 128 && cols <= 128) add_up<128>(group, step, (uint32_t)steps, sum);
+        else add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -3483,45 +3490,48 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             for (int i = 0; i < SHAPE::COLS / 2; i++) sum[m][i] = adds ? -0.0f : 0.0f;
         yield(group);
     }
+    /* Of the first COLS columns of the tile. */
+    template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<true>(first, a, b, sum);
+        multiply_stage<COLS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<false>(step, a, b, sum);
+            multiply_stage<COLS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
         yield(group);
         tegroup_impl_wgmma_wait<0>();
-        fence(sum);
+        fence<COLS>(sum);
         release(first + steps - 1);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
-    template <bool FIRST>
+    template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
         wait_full(step);
-        fence(sum);
+        fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 16; kk++)
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
-                tegroup_impl_wgmma<SHAPE::COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
-                    sum[m], a + offset + m * (64 * 128 >> 4) + kk * A_STEP, b + offset + kk * B_STEP, !FIRST || kk > 0);
+                tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
+                    reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
+                    b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
-        fence(sum);
+        fence<COLS>(sum);
     }
     /* The compiler may not move what it does with the sums across. */
-    static __device__ __forceinline__ void fence(sums &sum) {
+    template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-            for (int i = 0; i < SHAPE::COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
+            for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
 
     /* ---- results: through slabs of 64 lines of 128 bytes, USED of them one after another ---- */
@@ -3805,6 +3815,12 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
+/* Columns that are multiplied in tiles of so many: in the last one of each line 128 where these are enough. */
+static inline int64_t tegroup_impl_sm90_width(int64_t n, int64_t cols) {
+    const int64_t left = n % cols;
+    return n - left + (left == 0 ? 0 : left <= 128 ? 128 : cols);
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
@@ -3814,10 +3830,11 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
-                 high = (double)(tegroup_impl_align(average, 128) * ((n + 191) / 192 * 192)),
+    const double low = (forward ? 1.06 : 1.12)
+                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_sm90_width(n, 256)),
+                 high = (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
-                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
+                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
         return average <= 128
                        || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
