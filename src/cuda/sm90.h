@@ -333,8 +333,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         /* The last tile of a line may be narrower: less work. */
         const int64_t cols = call.call.desc.d.shape.cols - item.j0;
         if (steps <= 0) nothing(group, adds, sum);
-        else if (SHAPE::COLS > 128 && cols <= 128) add_up<128>(group, step, (uint32_t)steps, sum);
-        else add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
+        else if (SHAPE::COLS > 128 && cols <= 128) add_up<128, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
+        else if (SHAPE::PARTS > 1 && item.lines - line_of(group) <= 64)
+            add_up<SHAPE::COLS, 1>(group, step, (uint32_t)steps, sum);
+        else add_up<SHAPE::COLS, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -361,45 +363,45 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         yield(group);
     }
     /* Of the first COLS columns of the tile. */
-    template <int COLS>
+    template <int COLS, int PARTS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<COLS, true>(first, a, b, sum);
+        multiply_stage<COLS, PARTS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<COLS, false>(step, a, b, sum);
+            multiply_stage<COLS, PARTS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
         yield(group);
         tegroup_impl_wgmma_wait<0>();
-        fence<COLS>(sum);
+        fence<COLS, PARTS>(sum);
         release(first + steps - 1);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
-    template <int COLS, bool FIRST>
+    template <int COLS, int PARTS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
         wait_full(step);
-        fence<COLS>(sum);
+        fence<COLS, PARTS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 16; kk++)
 #pragma unroll
-            for (int m = 0; m < SHAPE::PARTS; m++)
+            for (int m = 0; m < PARTS; m++)
                 tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
                     reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
                     b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
-        fence<COLS>(sum);
+        fence<COLS, PARTS>(sum);
     }
     /* The compiler may not move what it does with the sums across. */
-    template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
+    template <int COLS, int PARTS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++)
+        for (int m = 0; m < PARTS; m++)
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
