@@ -917,8 +917,9 @@ typedef struct tegroup_mlp_weights {
  * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
  * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
  * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
- * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes, its
- * capacity in rows, and (to run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
+ * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
+ * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
+ * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
  * their call touches, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more
  * says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
@@ -5903,7 +5904,7 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     t.shape = desc->input.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
-    if (plan && item >= 0) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    if (plan && item >= 0 && desc->workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
     return t;
 }
 
@@ -6036,6 +6037,10 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
+                      ERROR_UNSUPPORTED, "input.shape.row_sizes.space",
+                      "must be DEVICE: the activation's kernel reads the snapshot there", TEGROUP_SPACE_DEVICE,
+                      TEGROUP_SPACE_HOST);
     for (i = 0; i < 7; i++) {
         const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
         if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
@@ -6082,6 +6087,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
                                                           tegroup_error *error) {
     const tegroup_tensor *all[TEGROUP_IMPL_MLP_COUNT];
     tegroup_tensor row_scale = desc->input;
+    const tegroup_impl_region snapshot = tegroup_impl_snapshot_region(&desc->input);
     const int in_place = desc->grad_preactivation.data == desc->preactivation.data
                          && desc->grad_preactivation.dtype == desc->preactivation.dtype;
     int i, j;
@@ -6095,15 +6101,23 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
         if ((reads | writes) >> i & 1u)
             TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
                               ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
-    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
+                      ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        if (!(writes >> i & 1u)) continue;
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], snapshot.base, snapshot.bytes, level), ERROR_OVERLAP,
+                          tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
+                                                                               : TEGROUP_IMPL_MEMBER_DATA),
+                          snapshot.rule, 0, 1);
         for (j = 0; j < TEGROUP_IMPL_MLP_COUNT; j++) {
-            if (i == j || !(writes >> i & 1u) || !((reads | writes) >> j & 1u)) continue;
+            if (i == j || !((reads | writes) >> j & 1u)) continue;
             if (in_place && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && j == TEGROUP_IMPL_MLP_PREACTIVATION) continue;
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(all[i], all[j], level), ERROR_OVERLAP,
                               tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
                                                                                    : TEGROUP_IMPL_MEMBER_DATA),
                               tegroup_impl_mlp_apart(j), 0, 1);
         }
+    }
     return TEGROUP_OK;
 }
 
@@ -6208,6 +6222,11 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!plan || plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan ? plan->struct_size : 0);
+    TEGROUP_IMPL_RULE(!plan || plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote, or NULL", TEGROUP_MLP_PLAN_MAGIC,
+                      plan ? plan->magic : 0);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",

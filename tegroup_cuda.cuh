@@ -3847,6 +3847,14 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
 
+static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
+                      "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
+    TEGROUP_IMPL_RULE(desc->gather_b.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_b.rows",
+                      "must be countable in 31 bits", INT32_MAX, desc->gather_b.rows);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                     tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
@@ -3858,10 +3866,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
-    TEGROUP_IMPL_RULE(desc->gather_a.rows <= most, ERROR_UNSUPPORTED, "gather_a.rows", "must be countable in 31 bits",
-                      most, desc->gather_a.rows);
-    TEGROUP_IMPL_RULE(desc->gather_b.rows <= most, ERROR_UNSUPPORTED, "gather_b.rows", "must be countable in 31 bits",
-                      most, desc->gather_b.rows);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error));
     TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
                       "must be countable in 31 bits", most, p->n);
     TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
@@ -3892,6 +3897,7 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, TEGROUP_IMPL_C, error));

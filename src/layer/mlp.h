@@ -99,6 +99,11 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!plan || plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan ? plan->struct_size : 0);
+    TEGROUP_IMPL_RULE(!plan || plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote, or NULL", TEGROUP_MLP_PLAN_MAGIC,
+                      plan ? plan->magic : 0);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",

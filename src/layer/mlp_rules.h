@@ -145,7 +145,7 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     t.shape = desc->input.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
-    if (plan && item >= 0) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    if (plan && item >= 0 && desc->workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
     return t;
 }
 
@@ -278,6 +278,10 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
+    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
+                      ERROR_UNSUPPORTED, "input.shape.row_sizes.space",
+                      "must be DEVICE: the activation's kernel reads the snapshot there", TEGROUP_SPACE_DEVICE,
+                      TEGROUP_SPACE_HOST);
     for (i = 0; i < 7; i++) {
         const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
         if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
@@ -324,6 +328,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
                                                           tegroup_error *error) {
     const tegroup_tensor *all[TEGROUP_IMPL_MLP_COUNT];
     tegroup_tensor row_scale = desc->input;
+    const tegroup_impl_region snapshot = tegroup_impl_snapshot_region(&desc->input);
     const int in_place = desc->grad_preactivation.data == desc->preactivation.data
                          && desc->grad_preactivation.dtype == desc->preactivation.dtype;
     int i, j;
@@ -337,14 +342,22 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
         if ((reads | writes) >> i & 1u)
             TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
                               ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
-    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
+                      ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
+    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        if (!(writes >> i & 1u)) continue;
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], snapshot.base, snapshot.bytes, level), ERROR_OVERLAP,
+                          tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
+                                                                               : TEGROUP_IMPL_MEMBER_DATA),
+                          snapshot.rule, 0, 1);
         for (j = 0; j < TEGROUP_IMPL_MLP_COUNT; j++) {
-            if (i == j || !(writes >> i & 1u) || !((reads | writes) >> j & 1u)) continue;
+            if (i == j || !((reads | writes) >> j & 1u)) continue;
             if (in_place && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && j == TEGROUP_IMPL_MLP_PREACTIVATION) continue;
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(all[i], all[j], level), ERROR_OVERLAP,
                               tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
                                                                                    : TEGROUP_IMPL_MEMBER_DATA),
                               tegroup_impl_mlp_apart(j), 0, 1);
         }
+    }
     return TEGROUP_OK;
 }

@@ -36,8 +36,9 @@ typedef struct tegroup_mlp_weights {
  * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
  * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
  * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
- * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes, its
- * capacity in rows, and (to run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
+ * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
+ * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
+ * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
  * their call touches, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more
  * says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {

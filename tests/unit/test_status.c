@@ -1569,6 +1569,7 @@ UTEST(status, mlp_plan) {
     SPACE(mlp_plan, mlp);
     NOT(mlp_plan_make, NULL AND NULL AND &w.mlp_plan_out, NULL_ARGUMENT, "desc", 1, 0);
     NOT(mlp_plan_make, &w.mlp AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
+    BAD(mlp_plan, w.mlp.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
     BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 99);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_RELU, SHAPE, "fc1.weight.shape.rows", N, 2 * N);
@@ -1663,6 +1664,10 @@ UTEST(status, mlp_plan) {
 UTEST(status, mlp_calls) {
     NOT(mlp_forward, NULL AND &w.mlp AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     NOT(mlp_dgrad, &w.mlp_plan AND NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
+    BAD(mlp_gemm, w.mlp_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.mlp_plan, 1);
+    BAD(mlp_gemm, w.mlp_plan.magic = 7, PLAN, "plan", TEGROUP_MLP_PLAN_MAGIC, 7);
+    BAD(mlp_forward, w.mlp.activated.data = (void *)(uintptr_t)w.mlp.input.shape.snapshot, OVERLAP, "activated.data", 0, 1);
+    BAD(mlp_dgrad, w.mlp.grad_preactivation.data = (void *)(uintptr_t)w.mlp.input.shape.snapshot, OVERLAP, "grad_preactivation.data", 0, 1);
     BAD(mlp_forward, w.mlp_plan.struct_size = 1, STRUCT_SIZE, "plan.struct_size", sizeof w.mlp_plan, 1);
     BAD(mlp_wgrad, w.mlp_plan.magic = 1, PLAN, "plan", TEGROUP_MLP_PLAN_MAGIC, 1);
     BAD(mlp_forward, w.mlp.activation = TEGROUP_ACTIVATION_SWIGLU, PLAN, "activation", TEGROUP_ACTIVATION_SWIGLU_CLAMPED, TEGROUP_ACTIVATION_SWIGLU);
