@@ -3464,7 +3464,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int64_t cols = call.call.desc.d.shape.cols - item.j0;
         if (steps <= 0) nothing(group, adds, sum);
         else if (SHAPE::COLS > 128 && cols <= 128) add_up<128, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
-        else if (SHAPE::PARTS > 1 && item.lines - line_of(group) <= 64) add_up<SHAPE::COLS, 1>(group, step, (uint32_t)steps, sum);
+        else if (SHAPE::PARTS > 1 && item.lines - line_of(group) <= 64)
+            add_up<SHAPE::COLS, 1>(group, step, (uint32_t)steps, sum);
         else add_up<SHAPE::COLS, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
