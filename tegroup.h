@@ -999,6 +999,7 @@ typedef struct tegroup_mlp_plan {
 /* ==== [15] Op chain ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
+#define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
 
 typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
@@ -1088,7 +1089,18 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+
+/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
+typedef struct tegroup_chain_planned {
+    int32_t            groups;
+    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
+    int64_t            rows;
+    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+} tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
 typedef struct tegroup_chain_plan {
@@ -1096,6 +1108,7 @@ typedef struct tegroup_chain_plan {
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_chain_planned planned;
     tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
     tegroup_mlp_plan    mlps[2];
@@ -6466,7 +6479,7 @@ typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
     tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
-    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
     tegroup_layout saved, gradients;
@@ -6924,6 +6937,62 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
 }
 
+static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
+                                                              const tegroup_impl_chain *chain) {
+    tegroup_chain_planned record;
+    int32_t i;
+    memset(&record, 0, sizeof record);
+    record.groups = desc->input.shape.groups;
+    record.rows = desc->input.shape.rows;
+    for (i = 0; i <= desc->op_count; i++) {
+        if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
+        record.cols[i] = chain->values[i].shape.cols;
+        record.dtypes[i] = chain->values[i].dtype;
+        record.grad_dtypes[i] = chain->grads[i].dtype;
+    }
+    return record;
+}
+
+/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between them. */
+static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
+                                                              const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                              tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
+    TEGROUP_IMPL_RULE(planned->member == now.member, ERROR_PLAN, field, "must be as planned", planned->member,         \
+                      now.member)
+    const tegroup_chain_planned *planned = &plan->planned, now = tegroup_impl_chain_record(desc, chain);
+    int32_t i;
+    TEGROUP_IMPL_RULE(plan->op_count == desc->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_SAME(groups, "input.shape.groups");
+    TEGROUP_IMPL_SAME(rows, "input.shape.rows");
+    TEGROUP_IMPL_SAME(cols[0], "input.shape.cols");
+    TEGROUP_IMPL_SAME(dtypes[0], "input.dtype");
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
+        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
+                                       : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
+                                                                            : "ops.activation");
+        TEGROUP_IMPL_RULE(((planned->saved ^ now.saved) >> (i + 1) & 1u) == 0, ERROR_PLAN, "arguments.out",
+                          "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
+                          !(now.saved >> (i + 1) & 1u));
+        TEGROUP_IMPL_SAME(dtypes[i + 1], "arguments.out.dtype");
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan->fused == chain->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_SAME(grad_dtypes[desc->op_count], "grad_output.dtype");
+    for (i = desc->op_count - 1; i >= 0; i--) { /* a BIAS has that of the op after it */
+        chain->at = i;
+        TEGROUP_IMPL_SAME(grad_dtypes[i], "arguments.grad_input.dtype");
+    }
+    chain->at = -1;
+#undef TEGROUP_IMPL_SAME
+    return TEGROUP_OK;
+}
+
 /* Ops that run as one from op i on. */
 static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, int32_t i) {
     return chain->fused >> i & 1u ? 3 : 1;
@@ -6970,6 +7039,7 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
     made.op_count = desc->op_count;
     made.fused = chain->fused;
+    made.planned = tegroup_impl_chain_record(desc, chain);
     made.saved = chain->saved;
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
         chain->at = i;
@@ -7098,14 +7168,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     if (desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
-    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
-                      desc->op_count);
-    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
-                      chain->fused);
-    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
-                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
-    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
-                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(

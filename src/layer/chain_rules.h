@@ -6,7 +6,7 @@ typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
     tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
-    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
     tegroup_layout saved, gradients;

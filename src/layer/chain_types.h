@@ -1,6 +1,7 @@
 /* ---- Op chain ---- */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
+#define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
 
 typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
@@ -90,7 +91,18 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+
+/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
+typedef struct tegroup_chain_planned {
+    int32_t            groups;
+    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
+    int64_t            rows;
+    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+} tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
 typedef struct tegroup_chain_plan {
@@ -98,6 +110,7 @@ typedef struct tegroup_chain_plan {
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_chain_planned planned;
     tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
     tegroup_mlp_plan    mlps[2];

@@ -329,6 +329,57 @@ UTEST(chain, explains) {
     free(k);
 }
 
+/* Two SCALEs of buffers of their own: nothing but the chain knows of the rows and columns between them. */
+typedef struct scales {
+    all_kinds *k;
+    tegroup_tensor out[2], grad_input;
+    double *row_scale;
+} scales;
+static void scales_make(scales *s, all_kinds *k, rng *r) {
+    memset(s, 0, sizeof *s);
+    all_kinds_make(k, 1, r);
+    s->k = k;
+    memset(k->ops, 0, sizeof k->ops);
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->desc.op_count = k->desc.argument_count = 2;
+    s->row_scale = scale_of(k, r);
+    for (int i = 0; i < 2; i++) {
+        k->ops[i].kind = TEGROUP_CHAIN_SCALE;
+        k->arguments[i].op = i;
+        k->arguments[i].row_scale = s->row_scale;
+        k->arguments[i].row_scale_dtype = TEGROUP_DTYPE_F64;
+        k->arguments[i].out = rows_of(k, 5);
+    }
+    k->arguments[0].grad_input = rows_of(k, 5);
+    k->desc.grad_output = rows_of(k, 5);
+}
+static void scales_reshape(all_kinds *k, int64_t rows, int64_t cols) {
+    tegroup_tensor *all[] = {&k->desc.input, &k->desc.grad_output, &k->arguments[0].out, &k->arguments[1].out, &k->arguments[0].grad_input};
+    for (int i = 0; i < 5; i++) all[i]->shape.rows = rows, all[i]->shape.cols = cols, all[i]->ld = 0;
+}
+
+/* The workspace was measured for the planned rows and columns: a call with others would write past it. */
+UTEST(chain, plan_is_for_its_rows) {
+    rng r = rng_seed(8005);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int i = 0; i < 3; i++) {
+        scales s;
+        scales_make(&s, k, &r);
+        scales_reshape(k, i == 0 ? 2 : CAPACITY, i == 1 ? 2 : 5);
+        ASSERT_EQ(tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error), TEGROUP_OK);
+        k->desc.workspace = scratch(k->desc.workspace_bytes = k->plan.workspace.total_bytes);
+        ASSERT_EQ(k->plan.saved.total_bytes, 0u);
+        scales_reshape(k, CAPACITY, 5);
+        ASSERT_EQ(grid_prepare(&k->rows.a, &k->error), TEGROUP_OK);
+        const tegroup_status status = tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error);
+        ASSERT_EQ(status, i < 2 ? TEGROUP_ERROR_PLAN : TEGROUP_OK);
+        if (i < 2) ASSERT_STREQ(k->error.field, i == 0 ? "input.shape.rows" : "input.shape.cols");
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
 UTEST(chain, refuses) {
     rng r = rng_seed(8004);
@@ -355,6 +406,9 @@ UTEST(chain, refuses) {
         ASSERT_EQ(memcmp(before, &k->plan, sizeof *before), 0);                                                        \
         problem_release(&k->rows);                                                                                     \
     } while (0)
+#define FORGET_GRADIENTS                                                                                               \
+    for (int i = 0; i < OPS; i++)                                                                                      \
+        memset(&a[i].grad_row_scale, 0, sizeof(tegroup_tensor)), memset(&a[i].grad_input, 0, sizeof(tegroup_tensor))
 #define PLAN tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error)
 #define FORWARD tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error)
 #define BACKWARD tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error)
@@ -399,7 +453,12 @@ UTEST(chain, refuses) {
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
     NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
     NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
-    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", -1);
+    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", 3);
+    NO(BACKWARD, k->ops[4].kind = TEGROUP_CHAIN_SCALE; a[2].row_scale = scale_of(k, &r); a[2].row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "ops.kind", 4);
+    NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
+    NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
+    NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
+    NO(FORWARD, memset(&k->desc.grad_output, 0, sizeof(tegroup_tensor)); FORGET_GRADIENTS, PLAN, "grad_output.dtype", -1);
     NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
     NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
     NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
