@@ -278,6 +278,59 @@ UTEST(chain, runs_the_grouped_mlp) {
     }
 }
 
+static void forward_alone(all_kinds *k) {
+    memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output);
+    for (int i = 0; i < OPS; i++) {
+        memset(&k->arguments[i].grad_row_scale, 0, sizeof(tegroup_tensor));
+        memset(&k->arguments[i].grad_input, 0, sizeof(tegroup_tensor));
+    }
+}
+static tegroup_tensor refilled(tegroup_tensor t, tegroup_dtype dtype, rng *r) {
+    const int64_t count = (t.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET ? 1 : t.shape.groups) * t.shape.rows * t.shape.cols;
+    t.dtype = dtype;
+    for (int64_t i = 0; i < count; i++) store(dtype, t.data, i, r != NULL ? rng_normal(r) : 0);
+    return t;
+}
+
+/* scale to BF16, then linear, SiLU, linear of BF16 weights, in a chain of F32: an MLP would round the gradient between SiLU and the last
+ * linear to BF16, the chain keeps it in F32. */
+UTEST(chain, same_bits_where_dtypes_differ) {
+    rng r = rng_seed(8006);
+    const tegroup_dtype wide = TEGROUP_DTYPE_F32, narrow = TEGROUP_DTYPE_BF16;
+    static const tegroup_chain_kind kinds[4] = {TEGROUP_CHAIN_SCALE, TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_ACTIVATION, TEGROUP_CHAIN_LINEAR};
+    enum { COUNT = EXPERTS * WIDTH * 5 };
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_tensor dw;
+    float before[COUNT];
+    all_kinds_make(k, 1, &r);
+    memset(k->ops, 0, sizeof k->ops);
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->desc.op_count = k->desc.argument_count = 4;
+    k->desc.compute = TEGROUP_COMPUTE_F32;
+    k->desc.input = refilled(k->desc.input, wide, &r);
+    for (int i = 0; i < 4; i++) {
+        k->ops[i].kind = kinds[i];
+        k->arguments[i].op = i;
+        if (i != 1) k->arguments[i].out = refilled(rows_of(k, i == 0 ? 5 : WIDTH), i == 3 ? wide : narrow, NULL);
+    }
+    k->ops[2].activation = TEGROUP_ACTIVATION_SILU;
+    for (int i = 1; i < 4; i += 2) k->ops[i].weights.weight = refilled(uniform(WIDTH, i == 1 ? 5 : WIDTH, &r), narrow, &r);
+    k->ops[1].weights.main_grad = dw = refilled(uniform(WIDTH, 5, NULL), wide, NULL);
+    k->arguments[0].row_scale = scale_of(k, &r), k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_F64;
+    k->arguments[2].grad_input = refilled(rows_of(k, WIDTH), narrow, NULL);
+    k->desc.grad_output = refilled(rows_of(k, WIDTH), narrow, &r);
+    for (k->desc.unfused = 0; k->desc.unfused < 2; k->desc.unfused++) {
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, 0u);
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        if (k->desc.unfused) ASSERT_EQ(memcmp(before, dw.data, sizeof before), 0);
+        memcpy(before, dw.data, sizeof before);
+    }
+    problem_release(&k->rows);
+    free(k);
+}
+
 /* ---- what is said ------------------------------------------------------------------------------------------------------------- */
 
 UTEST(chain, explains) {
@@ -305,6 +358,8 @@ UTEST(chain, explains) {
     SAYS(a2->grad_row_scale = rows_of(k, 1), "the gradients of its row_scale and of its bias's are wanted by themselves");
     SAYS(a2->row_scale = scale_of(k, &r), "the linear after it scales its bias by other numbers");
     SAYS(a2->grad_input = rows_of(k, 3), "the gradient of what it gives is wanted");
+    SAYS(k->ops[2].weights.weight.dtype = TEGROUP_DTYPE_F32, "the weight of the linear after it has another dtype than the chain's input");
+    SAYS(k->ops[2].weights.weight.dtype = TEGROUP_DTYPE_F32; forward_alone(k), NULL);
     SAYS(a1->snapshot = scratch(TEGROUP_ALIGNMENT), "it and its neighbours have different routings");
     SAYS(a0->row_scale = a1->row_scale; a0->row_scale_dtype = TEGROUP_DTYPE_F64, "the linear before it scales its bias");
     all_kinds_make(k, 0, &r); /* linear, ReLU, linear, ReLU, linear: the middle linear is taken */
@@ -406,9 +461,6 @@ UTEST(chain, refuses) {
         ASSERT_EQ(memcmp(before, &k->plan, sizeof *before), 0);                                                        \
         problem_release(&k->rows);                                                                                     \
     } while (0)
-#define FORGET_GRADIENTS                                                                                               \
-    for (int i = 0; i < OPS; i++)                                                                                      \
-        memset(&a[i].grad_row_scale, 0, sizeof(tegroup_tensor)), memset(&a[i].grad_input, 0, sizeof(tegroup_tensor))
 #define PLAN tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error)
 #define FORWARD tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error)
 #define BACKWARD tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error)
@@ -458,7 +510,7 @@ UTEST(chain, refuses) {
     NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
     NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
     NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
-    NO(FORWARD, memset(&k->desc.grad_output, 0, sizeof(tegroup_tensor)); FORGET_GRADIENTS, PLAN, "grad_output.dtype", -1);
+    NO(FORWARD, forward_alone(k), PLAN, "grad_output.dtype", -1);
     NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
     NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
     NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
