@@ -40,6 +40,14 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     return TEGROUP_OK;
 }
 
+/* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
+static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
+                      TEGROUP_DTYPE_F64, 0);
+    return TEGROUP_OK;
+}
+
 /* An op by itself, and which arguments it takes. */
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
@@ -52,6 +60,15 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
     TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
                       TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_BIAS) {
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias, "bias.dtype", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias_grad, "bias_grad.dtype", error));
+    }
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.main_grad, "main_grad.dtype", error));
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
@@ -164,6 +181,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                       "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
                       "must be unset: a chain's groups have one width", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error));
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
         chain->at = -1;

@@ -32,7 +32,8 @@ typedef struct tegroup_chain_op {
     void               *context;     /* USER: handed on                                                            */
 } tegroup_chain_op;
 
-/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error, and so is
+ * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
     tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */

@@ -496,6 +496,14 @@ UTEST(chain, refuses) {
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 5);
     NO(PLAN, a[5].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 1);
     NO(PLAN, a[6].row_scale_dtype = TEGROUP_DTYPE_F64; memset(&k->ops[0].weights.bias, 0, sizeof(tegroup_tensor)), COMBINATION, "arguments.row_scale_dtype", 0);
+    NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.out.dtype", 3);
+    NO(PLAN, a[1].grad_input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.grad_input.dtype", 5);
+    NO(PLAN, a[1].grad_row_scale.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.grad_row_scale.dtype", 5);
+    NO(PLAN, k->ops[4].weights.bias_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "bias_grad.dtype", 4);
+    NO(PLAN, k->ops[6].weights.bias_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "bias_grad.dtype", 6);
+    NO(PLAN, k->ops[0].weights.main_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "main_grad.dtype", 0);
+    NO(PLAN, k->ops[0].weights.bias.dtype = TEGROUP_DTYPE_UNSET; k->ops[0].weights.bias.pointers = (void *const *)k->ops[0].weights.bias.data; k->ops[0].weights.bias.data = NULL, UNSET, "bias.dtype", 0);
+    NO(PLAN, forward_alone(k); k->desc.grad_output = rows_of(k, 2); k->desc.grad_output.dtype = TEGROUP_DTYPE_UNSET, UNSET, "grad_output.dtype", -1);
     NO(PLAN, a[0].grad_row_scale = rows_of(k, 1), COMBINATION, "arguments.grad_row_scale", 6);
     NO(PLAN, memset(&a[0].out, 0, sizeof a[0].out), UNSET, "arguments.out.dtype", 6);
     NO(PLAN, a[3].out.shape.cols++, SHAPE, "arguments.out.shape.cols", 3);
