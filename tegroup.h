@@ -1046,7 +1046,8 @@ typedef struct tegroup_chain_argument {
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
  * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
- * dtype unless an argument says otherwise. All memory is the caller's. */
+ * dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of
+ * them is not looked at. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -6522,6 +6523,22 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
     return TEGROUP_OK;
 }
 
+/* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
+static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+    const void *given = chain->arguments[i].snapshot;
+    return given ? given : chain->values[0].shape.snapshot;
+}
+
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (!TEGROUP_IMPL_THERE(t)) return t;
+    t.shape = chain->values[0].shape;
+    t.shape.cols = rows->shape.cols;
+    t.shape.snapshot = tegroup_impl_chain_snapshot(chain, i);
+    return t;
+}
+
 /* An op by itself, and which arguments it takes. */
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
@@ -6675,6 +6692,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
@@ -6704,6 +6722,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
+    chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
     most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
     for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
@@ -6761,7 +6780,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         all[count++].writes = (written);                                                                               \
     } while (0)
     TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const tegroup_chain_argument *given = &chain->arguments[i];
@@ -6807,14 +6826,6 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
                                                         int32_t at) {
     if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
     return status;
-}
-
-/* Rows as op i sees them: with its routing, in one contiguous buffer. */
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
-    tegroup_tensor t = *rows;
-    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
-    return t;
 }
 
 static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
@@ -6935,7 +6946,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->alpha = op->alpha;
         forward->limit = op->limit;
     }
-    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
     forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
     forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {

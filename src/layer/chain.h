@@ -6,14 +6,6 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
     return status;
 }
 
-/* Rows as op i sees them: with its routing, in one contiguous buffer. */
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
-    tegroup_tensor t = *rows;
-    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
-    return t;
-}
-
 static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
                                              tegroup_linear_desc *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
@@ -132,7 +124,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->alpha = op->alpha;
         forward->limit = op->limit;
     }
-    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
     forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
     forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {

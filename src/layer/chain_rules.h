@@ -48,6 +48,22 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
     return TEGROUP_OK;
 }
 
+/* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
+static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+    const void *given = chain->arguments[i].snapshot;
+    return given ? given : chain->values[0].shape.snapshot;
+}
+
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (!TEGROUP_IMPL_THERE(t)) return t;
+    t.shape = chain->values[0].shape;
+    t.shape.cols = rows->shape.cols;
+    t.shape.snapshot = tegroup_impl_chain_snapshot(chain, i);
+    return t;
+}
+
 /* An op by itself, and which arguments it takes. */
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
@@ -201,6 +217,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
@@ -230,6 +247,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
+    chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
     most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
     for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
@@ -287,7 +305,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         all[count++].writes = (written);                                                                               \
     } while (0)
     TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const tegroup_chain_argument *given = &chain->arguments[i];

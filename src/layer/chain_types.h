@@ -48,7 +48,8 @@ typedef struct tegroup_chain_argument {
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
  * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
- * dtype unless an argument says otherwise. All memory is the caller's. */
+ * dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of
+ * them is not looked at. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */

@@ -435,6 +435,33 @@ UTEST(chain, plan_is_for_its_rows) {
     free(k);
 }
 
+static void bare(tegroup_tensor *t) {
+    t->shape.snapshot = NULL;
+    memset(&t->shape.row_sizes, 0, sizeof t->shape.row_sizes);
+}
+
+/* The routing is said once, of the input: the other rows need not repeat it, and their extent is that of rows all the same. */
+UTEST(chain, routing_is_that_of_the_input) {
+    rng r = rng_seed(8007);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int fused = 0; fused < 2; fused++) {
+        all_kinds_make(k, 1, &r);
+        bare(&k->desc.grad_output);
+        for (int i = 0; i < OPS; i++) {
+            tegroup_chain_argument *a = &k->arguments[i];
+            bare(&a->out), bare(&a->grad_input), bare(&a->grad_row_scale);
+            if (fused && a->op == 2) a->row_scale_dtype = TEGROUP_DTYPE_UNSET, a->row_scale = NULL, memset(&a->grad_row_scale, 0, sizeof a->grad_row_scale);
+        }
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, fused ? 1u : 0u);
+        ASSERT_FALSE(isnan(loss_of(k, (double *)k->desc.grad_output.data)));
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
 UTEST(chain, refuses) {
     rng r = rng_seed(8004);
