@@ -385,14 +385,19 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
         tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
-    for (run = 0; run < 2; run++)
+    for (run = 0; run < 2; run++) {
         for (i = 0; i < count; i++) {
             chain->at = starts[backward ? count - 1 - i : i];
             TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
+        if (!run && desc->check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
+                                                            TEGROUP_CHECK_DEEP, error));
+    }
     return TEGROUP_OK;
 }
 

@@ -289,10 +289,12 @@ typedef struct tegroup_impl_chain_buffer {
 } tegroup_impl_chain_buffer;
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
- * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+ * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
+ * argument. */
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
-                                                            tegroup_error *error) {
+                                                            tegroup_check_level level, tegroup_error *error) {
+    tegroup_impl_region snapshots[TEGROUP_CHAIN_MAX_OPS];
     tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
     tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
     const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
@@ -309,9 +311,15 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const tegroup_chain_argument *given = &chain->arguments[i];
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
+        const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u));
+        snapshots[i] = tegroup_impl_snapshot_region(&rows);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR
+            && (!backward || wants_dx)) /* a list that is not read may dangle */
+            TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
         if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
-            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale))
+                TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
             if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
         }
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
@@ -330,15 +338,25 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 #undef TEGROUP_IMPL_ADD
     for (i = 0; i < count; i++) {
         chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
-                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
+                          all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
                               ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+        for (j = 0; j < desc->op_count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_tensor_overlaps(all[i].tensor, snapshots[j].base, snapshots[j].bytes, level),
+                ERROR_OVERLAP, all[i].field, snapshots[j].rule, 0, 1);
     }
     chain->at = -1;
+    for (i = 0; i < desc->op_count; i++) {
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, workspace, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "workspace", snapshots[i].rule, 0, 1);
+    }
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
                       "workspace", "must not overlap saved", 0, 1);
     return TEGROUP_OK;

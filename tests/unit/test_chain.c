@@ -462,6 +462,25 @@ UTEST(chain, routing_is_that_of_the_input) {
     free(k);
 }
 
+static void *inside(all_kinds *k, void *buffer) {
+    return memcpy(buffer, k->rows.a.snapshot, guarded_find(k->rows.a.snapshot)->bytes);
+}
+static void *copied_snapshot(all_kinds *k) {
+    return inside(k, scratch(guarded_find(k->rows.a.snapshot)->bytes));
+}
+/* Each expert's part by its address; entries are looked at at the deep level. */
+static void list_of(tegroup_tensor *t, int32_t groups) {
+    void **pointers = (void **)scratch((size_t)groups * sizeof(void *));
+    for (int32_t g = 0; g < groups; g++) pointers[g] = (double *)t->data + g * t->shape.rows * t->shape.cols;
+    t->data = NULL;
+    t->pointers = pointers;
+    t->pointers_space = TEGROUP_SPACE_HOST;
+}
+static void list_planned(all_kinds *k) {
+    k->desc.check_level = TEGROUP_CHECK_DEEP;
+    all_kinds_plan(k);
+}
+
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
 UTEST(chain, refuses) {
     rng r = rng_seed(8004);
@@ -553,16 +572,9 @@ UTEST(chain, refuses) {
     NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
     NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
     NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
-    NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
-    NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
-    NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
-    NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
-    NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
     NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
-    NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
-    NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);
     NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
     all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
@@ -572,6 +584,28 @@ UTEST(chain, refuses) {
     problem_release(&k->rows);
     ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
     ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    free(before);
+    free(k);
+}
+
+UTEST(chain, keeps_buffers_apart) {
+    rng r = rng_seed(8008);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
+    NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
+    NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
+    NO(FORWARD, a[3].out.data = k->rows.a.snapshot, OVERLAP, "arguments.out.data", 3); /* a USER's */
+    NO(FORWARD, a[3].out.data = copied_snapshot(k); a[1].snapshot = a[3].out.data, OVERLAP, "arguments.out.data", 3); /* a later op's */
+    NO(FORWARD, a[1].snapshot = inside(k, k->desc.saved), OVERLAP, "saved", -1);
+    NO(BACKWARD, a[1].snapshot = inside(k, k->desc.workspace), OVERLAP, "workspace", -1);
+    NO(BACKWARD, a[6].grad_input.data = copied_snapshot(k); a[0].snapshot = a[6].grad_input.data, OVERLAP, "arguments.grad_input.data", 0);
+    NO(BACKWARD, list_of(&k->ops[0].weights.main_grad, EXPERTS); ((void **)(uintptr_t)k->ops[0].weights.main_grad.pointers)[1] = k->ops[6].weights.weight.data; list_planned(k), OVERLAP, "main_grad.data", 0);
+    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); ((void **)(uintptr_t)k->ops[6].weights.weight.pointers)[2] = a[3].out.data; list_planned(k), OVERLAP, "arguments.out.data", 3);
+    NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
+    NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
+    NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);
     free(before);
     free(k);
 }
