@@ -1045,7 +1045,9 @@ typedef struct tegroup_chain_argument {
 
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
- * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
+ * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
+ * no more. What lies between ops has input's
  * dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of
  * them is not looked at. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
@@ -6628,8 +6630,7 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
     middle = first + 1;
     last = first + 2;
     if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
-    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
-        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && last->row_scale_dtype != middle->row_scale_dtype)
         return "the linear after it scales its bias by other numbers";
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
         && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
@@ -6637,14 +6638,52 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
     if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
     if (tegroup_impl_chain_backward(desc) && desc->ops[i + 2].weights.weight.dtype != desc->input.dtype)
         return "the weight of the linear after it has another dtype than the chain's input";
-    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
-        return "it and its neighbours have different routings";
     return NULL;
 }
 
-/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
-                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+/* ... and what their addresses say. A plan may be made without them: NULL is then the same as any. */
+static inline int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
+
+static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
+    const tegroup_chain_argument *middle = &chain->arguments[i + 1], *last = middle + 1;
+    const void *snapshots[3];
+    int32_t j;
+    for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
+        return "the linear after it scales its bias by other numbers";
+    for (j = 0; j < 3; j++)
+        if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
+            return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* At a call there are addresses, and what the plan fused must be given one routing and one row_scale. */
+static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            tegroup_error *error) {
+    int32_t i, j;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (!(chain->fused >> i & 1u)) continue;
+        for (j = i + 1; j < i + 3; j++) {
+            chain->at = j;
+            TEGROUP_IMPL_RULE(
+                tegroup_impl_chain_snapshot(chain, j) == tegroup_impl_chain_snapshot(chain, i), ERROR_PLAN,
+                "arguments.snapshot",
+                "must be that of the op before: the plan fused them. Plan with both snapshots, or unfused", 0, 1);
+        }
+        TEGROUP_IMPL_RULE(given[2].row_scale_dtype == TEGROUP_DTYPE_UNSET || given[2].row_scale == given[1].row_scale,
+                          ERROR_PLAN, "arguments.row_scale",
+                          "must be that of the op before: the plan fused them. Plan with both, or unfused", 0, 1);
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
+ * those between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                        char *gradients, tegroup_impl_chain *chain,
+                                                        tegroup_error *error) {
     static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
@@ -6714,7 +6753,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     for (i = 0; i < desc->op_count; i++)
         if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
             chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
-            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+            if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
+            if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
         }
     chain->at = -1;
     tegroup_impl_layout_begin(&chain->gradients);
@@ -7082,7 +7122,7 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     tegroup_chain_plan made;
     size_t most = 0, bytes;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
@@ -7119,7 +7159,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
     int32_t i, j, count;
     if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
@@ -7217,8 +7257,9 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
     if (desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(

@@ -242,7 +242,7 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     tegroup_chain_plan made;
     size_t most = 0, bytes;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
@@ -279,7 +279,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
     int32_t i, j, count;
     if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
@@ -377,8 +377,9 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
     if (desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(

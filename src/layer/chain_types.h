@@ -47,7 +47,9 @@ typedef struct tegroup_chain_argument {
 
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
- * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
+ * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
+ * no more. What lies between ops has input's
  * dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of
  * them is not looked at. All memory is the caller's. */
 typedef struct tegroup_chain_desc {

@@ -468,6 +468,37 @@ static void *inside(all_kinds *k, void *buffer) {
 static void *copied_snapshot(all_kinds *k) {
     return inside(k, scratch(guarded_find(k->rows.a.snapshot)->bytes));
 }
+
+/* Plans are made before there are addresses: what they take for the same must then be, and what they do not may be. */
+UTEST(chain, plans_without_addresses) {
+    rng r = rng_seed(8009);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int i = 0; i < 7; i++) {
+        all_kinds_make(k, 0, &r);
+        tegroup_chain_argument *a1 = &k->arguments[OPS - 1 - 1], *a2 = &k->arguments[OPS - 1 - 2];
+        const void *one = a1->row_scale, *other = a2->row_scale, *snapshot = k->desc.input.shape.snapshot;
+        tegroup_status wanted = TEGROUP_OK;
+        a1->row_scale = a2->row_scale = NULL;
+        k->desc.input.shape.snapshot = NULL;
+        if (i == 4) a1->row_scale = one, a2->row_scale = other; /* not fused, and run with the same */
+        if (i == 5) a1->snapshot = snapshot, a2->snapshot = one; /* not fused: two routings. The plan does not look into them */
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, i == 4 || i == 5 ? 0u : 1u);
+        k->desc.input.shape.snapshot = snapshot;
+        a1->row_scale = a2->row_scale = one;
+        a2->snapshot = NULL;
+        if (i == 1) a1->snapshot = snapshot; /* that of the input by name */
+        if (i == 2) a2->row_scale = other, wanted = TEGROUP_ERROR_PLAN;
+        if (i == 3) a1->snapshot = copied_snapshot(k), wanted = TEGROUP_ERROR_PLAN;
+        if (i == 6) k->desc.unfused = 1, wanted = TEGROUP_ERROR_PLAN;
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), wanted);
+        if (i == 2 || i == 3) ASSERT_STREQ(k->error.field, i == 2 ? "arguments.row_scale" : "arguments.snapshot");
+        if (i == 2 || i == 3) ASSERT_EQ(k->refused, i == 2 ? 2 : 1);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
 /* Each expert's part by its address; entries are looked at at the deep level. */
 static void list_of(tegroup_tensor *t, int32_t groups) {
     void **pointers = (void **)scratch((size_t)groups * sizeof(void *));
