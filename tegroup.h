@@ -1011,7 +1011,9 @@ typedef enum tegroup_chain_kind {
 } tegroup_chain_kind;
 
 /* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
- * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+ * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
+ * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
+ * call there: what ran before it has run. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
@@ -1047,9 +1049,8 @@ typedef struct tegroup_chain_argument {
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
  * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
  * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
- * no more. What lies between ops has input's
- * dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row sizes and snapshot: what its shape says of
- * them is not looked at. All memory is the caller's. */
+ * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
+ * sizes and snapshot: what its shape says of them is not looked at. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -7232,8 +7233,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
                    : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
     case TEGROUP_CHAIN_USER:
-        return run && wants_dx
-                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
                    : TEGROUP_OK;
     default:
         if (!wants_dx) return TEGROUP_OK;

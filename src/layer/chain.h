@@ -352,8 +352,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
                    : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
     case TEGROUP_CHAIN_USER:
-        return run && wants_dx
-                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
                    : TEGROUP_OK;
     default:
         if (!wants_dx) return TEGROUP_OK;

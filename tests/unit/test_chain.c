@@ -462,6 +462,48 @@ UTEST(chain, routing_is_that_of_the_input) {
     free(k);
 }
 
+typedef struct seen { int64_t calls; tegroup_dtype dtype; const void *data, *grad_output; } seen;
+static tegroup_status nothing_forward(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    (void)context, (void)stream, (void)error;
+    memcpy(y->data, x->data, (size_t)(x->shape.rows * x->shape.cols) * 8);
+    return TEGROUP_OK;
+}
+static tegroup_status seen_backward(void *context, const tegroup_tensor *x, const tegroup_tensor *dy, const tegroup_tensor *dx, struct CUstream_st *stream, tegroup_error *error) {
+    seen *s = (seen *)context;
+    (void)x, (void)stream, (void)error;
+    s->calls++;
+    s->dtype = dx->dtype, s->data = dx->data, s->grad_output = dy->data;
+    return TEGROUP_OK;
+}
+
+/* A caller's op may have gradients of its own: its backward is called though nobody wants that of its input. */
+UTEST(chain, calls_the_first_op_back) {
+    rng r = rng_seed(8010);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int wanted = 0; wanted < 2; wanted++) {
+        scales s;
+        seen saw;
+        memset(&saw, 0, sizeof saw);
+        scales_make(&s, k, &r);
+        memset(&k->arguments[0].row_scale, 0, sizeof k->arguments[0].row_scale);
+        k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_UNSET;
+        if (!wanted) memset(&k->arguments[0].grad_input, 0, sizeof(tegroup_tensor));
+        k->ops[0].kind = TEGROUP_CHAIN_USER;
+        k->ops[0].forward = nothing_forward;
+        k->ops[0].backward = seen_backward;
+        k->ops[0].context = &saw;
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(saw.calls, 0);
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(saw.calls, 1);
+        ASSERT_EQ(saw.dtype, wanted ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_UNSET);
+        ASSERT_TRUE(saw.data == k->arguments[0].grad_input.data && saw.grad_output != NULL);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
 static void *inside(all_kinds *k, void *buffer) {
     return memcpy(buffer, k->rows.a.snapshot, guarded_find(k->rows.a.snapshot)->bytes);
 }
