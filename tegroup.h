@@ -1051,7 +1051,8 @@ typedef struct tegroup_chain_argument {
  * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
  * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
  * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
- * sizes and snapshot: what its shape says of them is not looked at. All memory is the caller's. */
+ * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
+ * ACTIVATION or a SCALE. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -6752,6 +6753,11 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
         chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
+        TEGROUP_IMPL_RULE(
+            (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION && desc->ops[i].kind != TEGROUP_CHAIN_SCALE)
+                || desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
+            ERROR_UNSUPPORTED, "input.shape.row_sizes.space", "must be DEVICE: an activation's kernel reads them there",
+            TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,

@@ -52,7 +52,8 @@ typedef struct tegroup_chain_argument {
  * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
  * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
  * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
- * sizes and snapshot: what its shape says of them is not looked at. All memory is the caller's. */
+ * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
+ * ACTIVATION or a SCALE. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */

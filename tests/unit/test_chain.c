@@ -628,6 +628,7 @@ UTEST(chain, refuses) {
     NO(PLAN, a[3].out.shape.cols++, SHAPE, "arguments.out.shape.cols", 3);
     NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_I32, DTYPE, "arguments.out.dtype", 3);
     NO(PLAN, a[3].out.ld = WIDTH + 1, LAYOUT, "arguments.out.ld", 3);
+    NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
     NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
