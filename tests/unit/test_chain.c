@@ -583,6 +583,39 @@ UTEST(chain, refuses) {
 #define PLAN tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error)
 #define FORWARD tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error)
 #define BACKWARD tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error)
+    NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
+    NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
+    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", 3);
+    NO(BACKWARD, k->ops[4].kind = TEGROUP_CHAIN_SCALE; a[2].row_scale = scale_of(k, &r); a[2].row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "ops.kind", 4);
+    NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
+    NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
+    NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
+    NO(FORWARD, forward_alone(k), PLAN, "grad_output.dtype", -1);
+    NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
+    NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
+    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
+    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
+    NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
+    NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
+    NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
+    NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
+    NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
+    all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    k->ops[3].forward = refusing;
+    ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_EQ(k->refused, 3);
+    problem_release(&k->rows);
+    ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    free(before);
+    free(k);
+}
+
+UTEST(chain, refuses_to_plan) {
+    rng r = rng_seed(8011);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
     NO(PLAN, k->desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", -1);
     NO(PLAN, k->desc.ops = NULL, NULL_ARGUMENT, "ops", -1);
     NO(PLAN, k->desc.op_count = 0, VALUE, "op_count", -1);
@@ -631,33 +664,8 @@ UTEST(chain, refuses) {
     NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
-    NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
-    NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
-    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", 3);
-    NO(BACKWARD, k->ops[4].kind = TEGROUP_CHAIN_SCALE; a[2].row_scale = scale_of(k, &r); a[2].row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "ops.kind", 4);
-    NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
-    NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
-    NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
-    NO(FORWARD, forward_alone(k), PLAN, "grad_output.dtype", -1);
-    NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
-    NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
-    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
-    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
-    NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
-    NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
-    NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
     NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
-    NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
-    NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
-    all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
-    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
-    k->ops[3].forward = refusing;
-    ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
-    ASSERT_EQ(k->refused, 3);
-    problem_release(&k->rows);
-    ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
-    ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
     free(before);
     free(k);
 }
