@@ -1000,6 +1000,7 @@ typedef struct tegroup_mlp_plan {
 /* ==== [15] Op chain ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
+#define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
 
 typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
@@ -1011,7 +1012,9 @@ typedef enum tegroup_chain_kind {
 } tegroup_chain_kind;
 
 /* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
- * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+ * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
+ * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
+ * call there: what ran before it has run. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
@@ -1030,7 +1033,8 @@ typedef struct tegroup_chain_op {
     void               *context;     /* USER: handed on                                                            */
 } tegroup_chain_op;
 
-/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error, and so is
+ * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
     tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
@@ -1044,8 +1048,11 @@ typedef struct tegroup_chain_argument {
 
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
- * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
- * dtype unless an argument says otherwise. All memory is the caller's. */
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
+ * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
+ * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
+ * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
+ * ACTIVATION or a SCALE. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -1089,7 +1096,18 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+
+/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
+typedef struct tegroup_chain_planned {
+    int32_t            groups;
+    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
+    int64_t            rows;
+    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+} tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
 typedef struct tegroup_chain_plan {
@@ -1097,6 +1115,7 @@ typedef struct tegroup_chain_plan {
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_chain_planned planned;
     tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
     tegroup_mlp_plan    mlps[2];
@@ -6485,7 +6504,7 @@ typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
     tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
-    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
     tegroup_layout saved, gradients;
@@ -6519,6 +6538,30 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     return TEGROUP_OK;
 }
 
+/* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
+static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
+                      TEGROUP_DTYPE_F64, 0);
+    return TEGROUP_OK;
+}
+
+/* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
+static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+    const void *given = chain->arguments[i].snapshot;
+    return given ? given : chain->values[0].shape.snapshot;
+}
+
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (!TEGROUP_IMPL_THERE(t)) return t;
+    t.shape = chain->values[0].shape;
+    t.shape.cols = rows->shape.cols;
+    t.shape.snapshot = tegroup_impl_chain_snapshot(chain, i);
+    return t;
+}
+
 /* An op by itself, and which arguments it takes. */
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
@@ -6531,6 +6574,15 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
     TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
                       TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_BIAS) {
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias, "bias.dtype", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias_grad, "bias_grad.dtype", error));
+    }
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.main_grad, "main_grad.dtype", error));
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
@@ -6599,21 +6651,60 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
     middle = first + 1;
     last = first + 2;
     if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
-    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
-        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && last->row_scale_dtype != middle->row_scale_dtype)
         return "the linear after it scales its bias by other numbers";
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
         && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
         return "the gradients of its row_scale and of its bias's are wanted by themselves";
     if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
-    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
-        return "it and its neighbours have different routings";
+    if (tegroup_impl_chain_backward(desc) && desc->ops[i + 2].weights.weight.dtype != desc->input.dtype)
+        return "the weight of the linear after it has another dtype than the chain's input";
     return NULL;
 }
 
-/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
-                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+/* ... and what their addresses say. A plan may be made without them: NULL is then the same as any. */
+static inline int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
+
+static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
+    const tegroup_chain_argument *middle = &chain->arguments[i + 1], *last = middle + 1;
+    const void *snapshots[3];
+    int32_t j;
+    for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
+        return "the linear after it scales its bias by other numbers";
+    for (j = 0; j < 3; j++)
+        if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
+            return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* At a call there are addresses, and what the plan fused must be given one routing and one row_scale. */
+static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            tegroup_error *error) {
+    int32_t i, j;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (!(chain->fused >> i & 1u)) continue;
+        for (j = i + 1; j < i + 3; j++) {
+            chain->at = j;
+            TEGROUP_IMPL_RULE(
+                tegroup_impl_chain_snapshot(chain, j) == tegroup_impl_chain_snapshot(chain, i), ERROR_PLAN,
+                "arguments.snapshot",
+                "must be that of the op before: the plan fused them. Plan with both snapshots, or unfused", 0, 1);
+        }
+        TEGROUP_IMPL_RULE(given[2].row_scale_dtype == TEGROUP_DTYPE_UNSET || given[2].row_scale == given[1].row_scale,
+                          ERROR_PLAN, "arguments.row_scale",
+                          "must be that of the op before: the plan fused them. Plan with both, or unfused", 0, 1);
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
+ * those between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                        char *gradients, tegroup_impl_chain *chain,
+                                                        tegroup_error *error) {
     static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
@@ -6641,6 +6732,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                       "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
                       "must be unset: a chain's groups have one width", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error));
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
         chain->at = -1;
@@ -6660,6 +6752,12 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
+        TEGROUP_IMPL_RULE(
+            (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION && desc->ops[i].kind != TEGROUP_CHAIN_SCALE)
+                || desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
+            ERROR_UNSUPPORTED, "input.shape.row_sizes.space", "must be DEVICE: an activation's kernel reads them there",
+            TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
@@ -6681,7 +6779,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     for (i = 0; i < desc->op_count; i++)
         if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
             chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
-            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+            if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
+            if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
         }
     chain->at = -1;
     tegroup_impl_layout_begin(&chain->gradients);
@@ -6689,6 +6788,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
+    chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
     most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
     for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
@@ -6730,10 +6830,12 @@ typedef struct tegroup_impl_chain_buffer {
 } tegroup_impl_chain_buffer;
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
- * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+ * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
+ * argument. */
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
-                                                            tegroup_error *error) {
+                                                            tegroup_check_level level, tegroup_error *error) {
+    tegroup_impl_region snapshots[TEGROUP_CHAIN_MAX_OPS];
     tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
     tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
     const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
@@ -6746,13 +6848,19 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         all[count++].writes = (written);                                                                               \
     } while (0)
     TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const tegroup_chain_argument *given = &chain->arguments[i];
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
+        const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u));
+        snapshots[i] = tegroup_impl_snapshot_region(&rows);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR
+            && (!backward || wants_dx)) /* a list that is not read may dangle */
+            TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
         if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
-            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale))
+                TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
             if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
         }
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
@@ -6771,15 +6879,25 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 #undef TEGROUP_IMPL_ADD
     for (i = 0; i < count; i++) {
         chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
-                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
+                          all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
                               ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+        for (j = 0; j < desc->op_count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_tensor_overlaps(all[i].tensor, snapshots[j].base, snapshots[j].bytes, level),
+                ERROR_OVERLAP, all[i].field, snapshots[j].rule, 0, 1);
     }
     chain->at = -1;
+    for (i = 0; i < desc->op_count; i++) {
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, workspace, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "workspace", snapshots[i].rule, 0, 1);
+    }
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
                       "workspace", "must not overlap saved", 0, 1);
     return TEGROUP_OK;
@@ -6792,14 +6910,6 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
                                                         int32_t at) {
     if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
     return status;
-}
-
-/* Rows as op i sees them: with its routing, in one contiguous buffer. */
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
-    tegroup_tensor t = *rows;
-    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
-    return t;
 }
 
 static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
@@ -6920,7 +7030,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->alpha = op->alpha;
         forward->limit = op->limit;
     }
-    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
     forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
     forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
@@ -6941,6 +7051,62 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
+                                                              const tegroup_impl_chain *chain) {
+    tegroup_chain_planned record;
+    int32_t i;
+    memset(&record, 0, sizeof record);
+    record.groups = desc->input.shape.groups;
+    record.rows = desc->input.shape.rows;
+    for (i = 0; i <= desc->op_count; i++) {
+        if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
+        record.cols[i] = chain->values[i].shape.cols;
+        record.dtypes[i] = chain->values[i].dtype;
+        record.grad_dtypes[i] = chain->grads[i].dtype;
+    }
+    return record;
+}
+
+/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between them. */
+static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
+                                                              const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                              tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
+    TEGROUP_IMPL_RULE(planned->member == now.member, ERROR_PLAN, field, "must be as planned", planned->member,         \
+                      now.member)
+    const tegroup_chain_planned *planned = &plan->planned, now = tegroup_impl_chain_record(desc, chain);
+    int32_t i;
+    TEGROUP_IMPL_RULE(plan->op_count == desc->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_SAME(groups, "input.shape.groups");
+    TEGROUP_IMPL_SAME(rows, "input.shape.rows");
+    TEGROUP_IMPL_SAME(cols[0], "input.shape.cols");
+    TEGROUP_IMPL_SAME(dtypes[0], "input.dtype");
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
+        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
+                                       : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
+                                                                            : "ops.activation");
+        TEGROUP_IMPL_RULE(((planned->saved ^ now.saved) >> (i + 1) & 1u) == 0, ERROR_PLAN, "arguments.out",
+                          "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
+                          !(now.saved >> (i + 1) & 1u));
+        TEGROUP_IMPL_SAME(dtypes[i + 1], "arguments.out.dtype");
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan->fused == chain->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_SAME(grad_dtypes[desc->op_count], "grad_output.dtype");
+    for (i = desc->op_count - 1; i >= 0; i--) { /* a BIAS has that of the op after it */
+        chain->at = i;
+        TEGROUP_IMPL_SAME(grad_dtypes[i], "arguments.grad_input.dtype");
+    }
+    chain->at = -1;
+#undef TEGROUP_IMPL_SAME
+    return TEGROUP_OK;
 }
 
 /* Ops that run as one from op i on. */
@@ -6982,13 +7148,14 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     tegroup_chain_plan made;
     size_t most = 0, bytes;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
     made.op_count = desc->op_count;
     made.fused = chain->fused;
+    made.planned = tegroup_impl_chain_record(desc, chain);
     made.saved = chain->saved;
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
         chain->at = i;
@@ -7018,7 +7185,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
     int32_t i, j, count;
     if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
@@ -7091,8 +7258,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
                    : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
     case TEGROUP_CHAIN_USER:
-        return run && wants_dx
-                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
                    : TEGROUP_OK;
     default:
         if (!wants_dx) return TEGROUP_OK;
@@ -7116,29 +7282,28 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
     if (desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
-    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
-                      desc->op_count);
-    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
-                      chain->fused);
-    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
-                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
-    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
-                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
-    for (run = 0; run < 2; run++)
+    for (run = 0; run < 2; run++) {
         for (i = 0; i < count; i++) {
             chain->at = starts[backward ? count - 1 - i : i];
             TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
+        if (!run && desc->check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
+                                                            TEGROUP_CHECK_DEEP, error));
+    }
     return TEGROUP_OK;
 }
 

@@ -6,14 +6,6 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
     return status;
 }
 
-/* Rows as op i sees them: with its routing, in one contiguous buffer. */
-static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
-                                                     const tegroup_tensor *rows) {
-    tegroup_tensor t = *rows;
-    if (chain->arguments[i].snapshot) t.shape.snapshot = chain->arguments[i].snapshot;
-    return t;
-}
-
 static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
                                              tegroup_linear_desc *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
@@ -132,7 +124,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->alpha = op->alpha;
         forward->limit = op->limit;
     }
-    forward->snapshot = given->snapshot ? given->snapshot : desc->input.shape.snapshot;
+    forward->snapshot = tegroup_impl_chain_snapshot(chain, i);
     forward->input = tegroup_impl_mlp_matrix(&chain->values[i]);
     forward->output = tegroup_impl_mlp_matrix(&chain->values[i + 1]);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET) {
@@ -153,6 +145,62 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
+                                                              const tegroup_impl_chain *chain) {
+    tegroup_chain_planned record;
+    int32_t i;
+    memset(&record, 0, sizeof record);
+    record.groups = desc->input.shape.groups;
+    record.rows = desc->input.shape.rows;
+    for (i = 0; i <= desc->op_count; i++) {
+        if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
+        record.cols[i] = chain->values[i].shape.cols;
+        record.dtypes[i] = chain->values[i].dtype;
+        record.grad_dtypes[i] = chain->grads[i].dtype;
+    }
+    return record;
+}
+
+/* A call's chain must be the planned one. What ops need for themselves is in their plans; this is what lies between them. */
+static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chain_plan *plan,
+                                                              const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                              tegroup_error *error) {
+#define TEGROUP_IMPL_SAME(member, field)                                                                               \
+    TEGROUP_IMPL_RULE(planned->member == now.member, ERROR_PLAN, field, "must be as planned", planned->member,         \
+                      now.member)
+    const tegroup_chain_planned *planned = &plan->planned, now = tegroup_impl_chain_record(desc, chain);
+    int32_t i;
+    TEGROUP_IMPL_RULE(plan->op_count == desc->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
+                      desc->op_count);
+    TEGROUP_IMPL_SAME(groups, "input.shape.groups");
+    TEGROUP_IMPL_SAME(rows, "input.shape.rows");
+    TEGROUP_IMPL_SAME(cols[0], "input.shape.cols");
+    TEGROUP_IMPL_SAME(dtypes[0], "input.dtype");
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
+        TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
+                                       : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
+                                                                            : "ops.activation");
+        TEGROUP_IMPL_RULE(((planned->saved ^ now.saved) >> (i + 1) & 1u) == 0, ERROR_PLAN, "arguments.out",
+                          "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
+                          !(now.saved >> (i + 1) & 1u));
+        TEGROUP_IMPL_SAME(dtypes[i + 1], "arguments.out.dtype");
+    }
+    chain->at = -1;
+    TEGROUP_IMPL_RULE(plan->fused == chain->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
+                      chain->fused);
+    TEGROUP_IMPL_SAME(grad_dtypes[desc->op_count], "grad_output.dtype");
+    for (i = desc->op_count - 1; i >= 0; i--) { /* a BIAS has that of the op after it */
+        chain->at = i;
+        TEGROUP_IMPL_SAME(grad_dtypes[i], "arguments.grad_input.dtype");
+    }
+    chain->at = -1;
+#undef TEGROUP_IMPL_SAME
+    return TEGROUP_OK;
 }
 
 /* Ops that run as one from op i on. */
@@ -194,13 +242,14 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     tegroup_chain_plan made;
     size_t most = 0, bytes;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
     made.op_count = desc->op_count;
     made.fused = chain->fused;
+    made.planned = tegroup_impl_chain_record(desc, chain);
     made.saved = chain->saved;
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
         chain->at = i;
@@ -230,7 +279,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, &chain, error);
+    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
     int32_t i, j, count;
     if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
@@ -303,8 +352,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
                    : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
     case TEGROUP_CHAIN_USER:
-        return run && wants_dx
-                   ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
+        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
                    : TEGROUP_OK;
     default:
         if (!wants_dx) return TEGROUP_OK;
@@ -328,29 +376,28 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
     if (desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, gradients, chain, error));
-    TEGROUP_IMPL_RULE(desc->op_count == plan->op_count, ERROR_PLAN, "op_count", "must be as planned", plan->op_count,
-                      desc->op_count);
-    TEGROUP_IMPL_RULE(chain->fused == plan->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
-                      chain->fused);
-    TEGROUP_IMPL_RULE(chain->saved.total_bytes == plan->saved.total_bytes, ERROR_PLAN, "arguments.out",
-                      "must be there as planned", plan->saved.total_bytes, chain->saved.total_bytes);
-    TEGROUP_IMPL_RULE(chain->gradients.count + 1 == plan->workspace.count, ERROR_PLAN, "grad_output.dtype",
-                      "must be set just when planned so", plan->workspace.count - 1, chain->gradients.count);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
                                                   desc->workspace_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
-    for (run = 0; run < 2; run++)
+    for (run = 0; run < 2; run++) {
         for (i = 0; i < count; i++) {
             chain->at = starts[backward ? count - 1 - i : i];
             TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
+        if (!run && desc->check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
+                                                            TEGROUP_CHECK_DEEP, error));
+    }
     return TEGROUP_OK;
 }
 

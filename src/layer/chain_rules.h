@@ -6,7 +6,7 @@ typedef struct tegroup_impl_chain {
     int32_t at;                                              /* the op that is being looked at; -1 = the chain */
     uint32_t named;                                          /* bit i: op i has an argument */
     tegroup_chain_argument arguments[TEGROUP_CHAIN_MAX_OPS]; /* zero where it has none */
-    tegroup_tensor values[TEGROUP_CHAIN_MAX_OPS + 1], grads[TEGROUP_CHAIN_MAX_OPS + 1];
+    tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
     tegroup_layout saved, gradients;
@@ -40,6 +40,30 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     return TEGROUP_OK;
 }
 
+/* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
+static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
+                                                            tegroup_error *error) {
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
+                      TEGROUP_DTYPE_F64, 0);
+    return TEGROUP_OK;
+}
+
+/* Rows with op i's routing: the sizes of the chain's input, and its snapshot unless the op has one. */
+static inline const void *tegroup_impl_chain_snapshot(const tegroup_impl_chain *chain, int32_t i) {
+    const void *given = chain->arguments[i].snapshot;
+    return given ? given : chain->values[0].shape.snapshot;
+}
+
+static inline tegroup_tensor tegroup_impl_chain_rows(const tegroup_impl_chain *chain, int32_t i,
+                                                     const tegroup_tensor *rows) {
+    tegroup_tensor t = *rows;
+    if (!TEGROUP_IMPL_THERE(t)) return t;
+    t.shape = chain->values[0].shape;
+    t.shape.cols = rows->shape.cols;
+    t.shape.snapshot = tegroup_impl_chain_snapshot(chain, i);
+    return t;
+}
+
 /* An op by itself, and which arguments it takes. */
 static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_desc *desc,
                                                          const tegroup_impl_chain *chain, int32_t i,
@@ -52,6 +76,15 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
     TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
                       TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
+    if (op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_BIAS) {
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias, "bias.dtype", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.bias_grad, "bias_grad.dtype", error));
+    }
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&op->weights.main_grad, "main_grad.dtype", error));
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
@@ -120,21 +153,60 @@ static inline const char *tegroup_impl_chain_unfit(const tegroup_chain_desc *des
     middle = first + 1;
     last = first + 2;
     if (first->row_scale_dtype != TEGROUP_DTYPE_UNSET) return "the linear before it scales its bias";
-    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
-        && (last->row_scale != middle->row_scale || last->row_scale_dtype != middle->row_scale_dtype))
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && last->row_scale_dtype != middle->row_scale_dtype)
         return "the linear after it scales its bias by other numbers";
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET
         && (TEGROUP_IMPL_THERE(last->grad_row_scale) || TEGROUP_IMPL_THERE(middle->grad_row_scale)))
         return "the gradients of its row_scale and of its bias's are wanted by themselves";
     if (TEGROUP_IMPL_THERE(last->grad_input)) return "the gradient of what it gives is wanted";
-    if (first->snapshot != middle->snapshot || middle->snapshot != last->snapshot)
-        return "it and its neighbours have different routings";
+    if (tegroup_impl_chain_backward(desc) && desc->ops[i + 2].weights.weight.dtype != desc->input.dtype)
+        return "the weight of the linear after it has another dtype than the chain's input";
     return NULL;
 }
 
-/* Everything about a descriptor but its products. workspace: where gradients between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, char *gradients,
-                                                        tegroup_impl_chain *chain, tegroup_error *error) {
+/* ... and what their addresses say. A plan may be made without them: NULL is then the same as any. */
+static inline int tegroup_impl_chain_differ(const void *a, const void *b) { return a && b && a != b; }
+
+static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *chain, int32_t i) {
+    const tegroup_chain_argument *middle = &chain->arguments[i + 1], *last = middle + 1;
+    const void *snapshots[3];
+    int32_t j;
+    for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
+    if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
+        return "the linear after it scales its bias by other numbers";
+    for (j = 0; j < 3; j++)
+        if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
+            return "it and its neighbours have different routings";
+    return NULL;
+}
+
+/* At a call there are addresses, and what the plan fused must be given one routing and one row_scale. */
+static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                            tegroup_error *error) {
+    int32_t i, j;
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_chain_argument *given = &chain->arguments[i];
+        if (!(chain->fused >> i & 1u)) continue;
+        for (j = i + 1; j < i + 3; j++) {
+            chain->at = j;
+            TEGROUP_IMPL_RULE(
+                tegroup_impl_chain_snapshot(chain, j) == tegroup_impl_chain_snapshot(chain, i), ERROR_PLAN,
+                "arguments.snapshot",
+                "must be that of the op before: the plan fused them. Plan with both snapshots, or unfused", 0, 1);
+        }
+        TEGROUP_IMPL_RULE(given[2].row_scale_dtype == TEGROUP_DTYPE_UNSET || given[2].row_scale == given[1].row_scale,
+                          ERROR_PLAN, "arguments.row_scale",
+                          "must be that of the op before: the plan fused them. Plan with both, or unfused", 0, 1);
+    }
+    chain->at = -1;
+    return TEGROUP_OK;
+}
+
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
+ * those between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                        char *gradients, tegroup_impl_chain *chain,
+                                                        tegroup_error *error) {
     static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
@@ -162,6 +234,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                       "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
                       "must be unset: a chain's groups have one width", 0, 1);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error));
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
         chain->at = -1;
@@ -181,6 +254,12 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
+        chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
+        TEGROUP_IMPL_RULE(
+            (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION && desc->ops[i].kind != TEGROUP_CHAIN_SCALE)
+                || desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
+            ERROR_UNSUPPORTED, "input.shape.row_sizes.space", "must be DEVICE: an activation's kernel reads them there",
+            TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
@@ -202,7 +281,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     for (i = 0; i < desc->op_count; i++)
         if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
             chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
-            if (!chain->reasons[i]) chain->fused |= 1u << (i - 1);
+            if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
+            if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
         }
     chain->at = -1;
     tegroup_impl_layout_begin(&chain->gradients);
@@ -210,6 +290,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
+    chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
     most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
     for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
@@ -251,10 +332,12 @@ typedef struct tegroup_impl_chain_buffer {
 } tegroup_impl_chain_buffer;
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
- * other ops and to the caller's two large buffers. Gradients between ops are in the workspace or an argument. */
+ * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
+ * argument. */
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
-                                                            tegroup_error *error) {
+                                                            tegroup_check_level level, tegroup_error *error) {
+    tegroup_impl_region snapshots[TEGROUP_CHAIN_MAX_OPS];
     tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
     tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
     const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
@@ -267,13 +350,19 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         all[count++].writes = (written);                                                                               \
     } while (0)
     TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&desc->grad_output, "grad_output.data", -1, 0);
+    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const tegroup_chain_argument *given = &chain->arguments[i];
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR) TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
+        const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
+        const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u));
+        snapshots[i] = tegroup_impl_snapshot_region(&rows);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR
+            && (!backward || wants_dx)) /* a list that is not read may dangle */
+            TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
         if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
-            TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
+            if (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale))
+                TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
             if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
         }
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
@@ -292,15 +381,25 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 #undef TEGROUP_IMPL_ADD
     for (i = 0; i < count; i++) {
         chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, TEGROUP_CHECK_HOST),
-                          ERROR_OVERLAP, all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, TEGROUP_CHECK_HOST),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
+                          all[i].field, "must not overlap saved", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, TEGROUP_CHECK_HOST),
+            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
                               ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
+        for (j = 0; j < desc->op_count && all[i].writes; j++)
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_tensor_overlaps(all[i].tensor, snapshots[j].base, snapshots[j].bytes, level),
+                ERROR_OVERLAP, all[i].field, snapshots[j].rule, 0, 1);
     }
     chain->at = -1;
+    for (i = 0; i < desc->op_count; i++) {
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, workspace, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "workspace", snapshots[i].rule, 0, 1);
+    }
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
                       "workspace", "must not overlap saved", 0, 1);
     return TEGROUP_OK;

@@ -1,6 +1,7 @@
 /* ---- Op chain ---- */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
+#define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
 
 typedef enum tegroup_chain_kind {
     TEGROUP_CHAIN_UNSET      = 0,
@@ -12,7 +13,9 @@ typedef enum tegroup_chain_kind {
 } tegroup_chain_kind;
 
 /* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
- * shapes; work goes onto `stream`. A status other than TEGROUP_OK ends the call there: what ran before it has run. */
+ * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
+ * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
+ * call there: what ran before it has run. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
@@ -31,7 +34,8 @@ typedef struct tegroup_chain_op {
     void               *context;     /* USER: handed on                                                            */
 } tegroup_chain_op;
 
-/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error. */
+/* What one op is given beside what it is: at most one argument an op. A field that its op does not take is an error, and so is
+ * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
     tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
@@ -45,8 +49,11 @@ typedef struct tegroup_chain_argument {
 
 /* Ops in order: each reads what the one before it wrote. Backward runs them from the last to the first, weights' gradients
  * included. Where a linear, an activation and a linear follow one another they run as a grouped MLP, with the same bits,
- * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. What lies between ops has input's
- * dtype unless an argument says otherwise. All memory is the caller's. */
+ * unless something of theirs is not the MLP's to give: tegroup_chain_explain says what. A plan made with a row_scale or a
+ * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
+ * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
+ * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
+ * ACTIVATION or a SCALE. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -90,7 +97,18 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474331u /* "TGC1" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+
+/* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
+typedef struct tegroup_chain_planned {
+    int32_t            groups;
+    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
+    int64_t            rows;
+    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+} tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
 typedef struct tegroup_chain_plan {
@@ -98,6 +116,7 @@ typedef struct tegroup_chain_plan {
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    tegroup_chain_planned planned;
     tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
     tegroup_mlp_plan    mlps[2];

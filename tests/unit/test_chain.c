@@ -278,6 +278,59 @@ UTEST(chain, runs_the_grouped_mlp) {
     }
 }
 
+static void forward_alone(all_kinds *k) {
+    memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output);
+    for (int i = 0; i < OPS; i++) {
+        memset(&k->arguments[i].grad_row_scale, 0, sizeof(tegroup_tensor));
+        memset(&k->arguments[i].grad_input, 0, sizeof(tegroup_tensor));
+    }
+}
+static tegroup_tensor refilled(tegroup_tensor t, tegroup_dtype dtype, rng *r) {
+    const int64_t count = (t.shape.row_sizes.encoding != TEGROUP_ENCODING_UNSET ? 1 : t.shape.groups) * t.shape.rows * t.shape.cols;
+    t.dtype = dtype;
+    for (int64_t i = 0; i < count; i++) store(dtype, t.data, i, r != NULL ? rng_normal(r) : 0);
+    return t;
+}
+
+/* scale to BF16, then linear, SiLU, linear of BF16 weights, in a chain of F32: an MLP would round the gradient between SiLU and the last
+ * linear to BF16, the chain keeps it in F32. */
+UTEST(chain, same_bits_where_dtypes_differ) {
+    rng r = rng_seed(8006);
+    const tegroup_dtype wide = TEGROUP_DTYPE_F32, narrow = TEGROUP_DTYPE_BF16;
+    static const tegroup_chain_kind kinds[4] = {TEGROUP_CHAIN_SCALE, TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_ACTIVATION, TEGROUP_CHAIN_LINEAR};
+    enum { COUNT = EXPERTS * WIDTH * 5 };
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_tensor dw;
+    float before[COUNT];
+    all_kinds_make(k, 1, &r);
+    memset(k->ops, 0, sizeof k->ops);
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->desc.op_count = k->desc.argument_count = 4;
+    k->desc.compute = TEGROUP_COMPUTE_F32;
+    k->desc.input = refilled(k->desc.input, wide, &r);
+    for (int i = 0; i < 4; i++) {
+        k->ops[i].kind = kinds[i];
+        k->arguments[i].op = i;
+        if (i != 1) k->arguments[i].out = refilled(rows_of(k, i == 0 ? 5 : WIDTH), i == 3 ? wide : narrow, NULL);
+    }
+    k->ops[2].activation = TEGROUP_ACTIVATION_SILU;
+    for (int i = 1; i < 4; i += 2) k->ops[i].weights.weight = refilled(uniform(WIDTH, i == 1 ? 5 : WIDTH, &r), narrow, &r);
+    k->ops[1].weights.main_grad = dw = refilled(uniform(WIDTH, 5, NULL), wide, NULL);
+    k->arguments[0].row_scale = scale_of(k, &r), k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_F64;
+    k->arguments[2].grad_input = refilled(rows_of(k, WIDTH), narrow, NULL);
+    k->desc.grad_output = refilled(rows_of(k, WIDTH), narrow, &r);
+    for (k->desc.unfused = 0; k->desc.unfused < 2; k->desc.unfused++) {
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, 0u);
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        if (k->desc.unfused) ASSERT_EQ(memcmp(before, dw.data, sizeof before), 0);
+        memcpy(before, dw.data, sizeof before);
+    }
+    problem_release(&k->rows);
+    free(k);
+}
+
 /* ---- what is said ------------------------------------------------------------------------------------------------------------- */
 
 UTEST(chain, explains) {
@@ -305,6 +358,8 @@ UTEST(chain, explains) {
     SAYS(a2->grad_row_scale = rows_of(k, 1), "the gradients of its row_scale and of its bias's are wanted by themselves");
     SAYS(a2->row_scale = scale_of(k, &r), "the linear after it scales its bias by other numbers");
     SAYS(a2->grad_input = rows_of(k, 3), "the gradient of what it gives is wanted");
+    SAYS(k->ops[2].weights.weight.dtype = TEGROUP_DTYPE_F32, "the weight of the linear after it has another dtype than the chain's input");
+    SAYS(k->ops[2].weights.weight.dtype = TEGROUP_DTYPE_F32; forward_alone(k), NULL);
     SAYS(a1->snapshot = scratch(TEGROUP_ALIGNMENT), "it and its neighbours have different routings");
     SAYS(a0->row_scale = a1->row_scale; a0->row_scale_dtype = TEGROUP_DTYPE_F64, "the linear before it scales its bias");
     all_kinds_make(k, 0, &r); /* linear, ReLU, linear, ReLU, linear: the middle linear is taken */
@@ -327,6 +382,176 @@ UTEST(chain, explains) {
     ASSERT_STREQ(v[1].reason, "it does not lie between two linears");
     problem_release(&k->rows);
     free(k);
+}
+
+/* Two SCALEs of buffers of their own: nothing but the chain knows of the rows and columns between them. */
+typedef struct scales {
+    all_kinds *k;
+    tegroup_tensor out[2], grad_input;
+    double *row_scale;
+} scales;
+static void scales_make(scales *s, all_kinds *k, rng *r) {
+    memset(s, 0, sizeof *s);
+    all_kinds_make(k, 1, r);
+    s->k = k;
+    memset(k->ops, 0, sizeof k->ops);
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->desc.op_count = k->desc.argument_count = 2;
+    s->row_scale = scale_of(k, r);
+    for (int i = 0; i < 2; i++) {
+        k->ops[i].kind = TEGROUP_CHAIN_SCALE;
+        k->arguments[i].op = i;
+        k->arguments[i].row_scale = s->row_scale;
+        k->arguments[i].row_scale_dtype = TEGROUP_DTYPE_F64;
+        k->arguments[i].out = rows_of(k, 5);
+    }
+    k->arguments[0].grad_input = rows_of(k, 5);
+    k->desc.grad_output = rows_of(k, 5);
+}
+static void scales_reshape(all_kinds *k, int64_t rows, int64_t cols) {
+    tegroup_tensor *all[] = {&k->desc.input, &k->desc.grad_output, &k->arguments[0].out, &k->arguments[1].out, &k->arguments[0].grad_input};
+    for (int i = 0; i < 5; i++) all[i]->shape.rows = rows, all[i]->shape.cols = cols, all[i]->ld = 0;
+}
+
+/* The workspace was measured for the planned rows and columns: a call with others would write past it. */
+UTEST(chain, plan_is_for_its_rows) {
+    rng r = rng_seed(8005);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int i = 0; i < 3; i++) {
+        scales s;
+        scales_make(&s, k, &r);
+        scales_reshape(k, i == 0 ? 2 : CAPACITY, i == 1 ? 2 : 5);
+        ASSERT_EQ(tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error), TEGROUP_OK);
+        k->desc.workspace = scratch(k->desc.workspace_bytes = k->plan.workspace.total_bytes);
+        ASSERT_EQ(k->plan.saved.total_bytes, 0u);
+        scales_reshape(k, CAPACITY, 5);
+        ASSERT_EQ(grid_prepare(&k->rows.a, &k->error), TEGROUP_OK);
+        const tegroup_status status = tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error);
+        ASSERT_EQ(status, i < 2 ? TEGROUP_ERROR_PLAN : TEGROUP_OK);
+        if (i < 2) ASSERT_STREQ(k->error.field, i == 0 ? "input.shape.rows" : "input.shape.cols");
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
+static void bare(tegroup_tensor *t) {
+    t->shape.snapshot = NULL;
+    memset(&t->shape.row_sizes, 0, sizeof t->shape.row_sizes);
+}
+
+/* The routing is said once, of the input: the other rows need not repeat it, and their extent is that of rows all the same. */
+UTEST(chain, routing_is_that_of_the_input) {
+    rng r = rng_seed(8007);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int fused = 0; fused < 2; fused++) {
+        all_kinds_make(k, 1, &r);
+        bare(&k->desc.grad_output);
+        for (int i = 0; i < OPS; i++) {
+            tegroup_chain_argument *a = &k->arguments[i];
+            bare(&a->out), bare(&a->grad_input), bare(&a->grad_row_scale);
+            if (fused && a->op == 2) a->row_scale_dtype = TEGROUP_DTYPE_UNSET, a->row_scale = NULL, memset(&a->grad_row_scale, 0, sizeof a->grad_row_scale);
+        }
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, fused ? 1u : 0u);
+        ASSERT_FALSE(isnan(loss_of(k, (double *)k->desc.grad_output.data)));
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(guards_changed(), 0);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
+typedef struct seen { int64_t calls; tegroup_dtype dtype; const void *data, *grad_output; } seen;
+static tegroup_status nothing_forward(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    (void)context, (void)stream, (void)error;
+    memcpy(y->data, x->data, (size_t)(x->shape.rows * x->shape.cols) * 8);
+    return TEGROUP_OK;
+}
+static tegroup_status seen_backward(void *context, const tegroup_tensor *x, const tegroup_tensor *dy, const tegroup_tensor *dx, struct CUstream_st *stream, tegroup_error *error) {
+    seen *s = (seen *)context;
+    (void)x, (void)stream, (void)error;
+    s->calls++;
+    s->dtype = dx->dtype, s->data = dx->data, s->grad_output = dy->data;
+    return TEGROUP_OK;
+}
+
+/* A caller's op may have gradients of its own: its backward is called though nobody wants that of its input. */
+UTEST(chain, calls_the_first_op_back) {
+    rng r = rng_seed(8010);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int wanted = 0; wanted < 2; wanted++) {
+        scales s;
+        seen saw;
+        memset(&saw, 0, sizeof saw);
+        scales_make(&s, k, &r);
+        memset(&k->arguments[0].row_scale, 0, sizeof k->arguments[0].row_scale);
+        k->arguments[0].row_scale_dtype = TEGROUP_DTYPE_UNSET;
+        if (!wanted) memset(&k->arguments[0].grad_input, 0, sizeof(tegroup_tensor));
+        k->ops[0].kind = TEGROUP_CHAIN_USER;
+        k->ops[0].forward = nothing_forward;
+        k->ops[0].backward = seen_backward;
+        k->ops[0].context = &saw;
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(saw.calls, 0);
+        ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+        ASSERT_EQ(saw.calls, 1);
+        ASSERT_EQ(saw.dtype, wanted ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_UNSET);
+        ASSERT_TRUE(saw.data == k->arguments[0].grad_input.data && saw.grad_output != NULL);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
+static void *inside(all_kinds *k, void *buffer) {
+    return memcpy(buffer, k->rows.a.snapshot, guarded_find(k->rows.a.snapshot)->bytes);
+}
+static void *copied_snapshot(all_kinds *k) {
+    return inside(k, scratch(guarded_find(k->rows.a.snapshot)->bytes));
+}
+
+/* Plans are made before there are addresses: what they take for the same must then be, and what they do not may be. */
+UTEST(chain, plans_without_addresses) {
+    rng r = rng_seed(8009);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    for (int i = 0; i < 7; i++) {
+        all_kinds_make(k, 0, &r);
+        tegroup_chain_argument *a1 = &k->arguments[OPS - 1 - 1], *a2 = &k->arguments[OPS - 1 - 2];
+        const void *one = a1->row_scale, *other = a2->row_scale, *snapshot = k->desc.input.shape.snapshot;
+        tegroup_status wanted = TEGROUP_OK;
+        a1->row_scale = a2->row_scale = NULL;
+        k->desc.input.shape.snapshot = NULL;
+        if (i == 4) a1->row_scale = one, a2->row_scale = other; /* not fused, and run with the same */
+        if (i == 5) a1->snapshot = snapshot, a2->snapshot = one; /* not fused: two routings. The plan does not look into them */
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+        ASSERT_EQ(k->plan.fused, i == 4 || i == 5 ? 0u : 1u);
+        k->desc.input.shape.snapshot = snapshot;
+        a1->row_scale = a2->row_scale = one;
+        a2->snapshot = NULL;
+        if (i == 1) a1->snapshot = snapshot; /* that of the input by name */
+        if (i == 2) a2->row_scale = other, wanted = TEGROUP_ERROR_PLAN;
+        if (i == 3) a1->snapshot = copied_snapshot(k), wanted = TEGROUP_ERROR_PLAN;
+        if (i == 6) k->desc.unfused = 1, wanted = TEGROUP_ERROR_PLAN;
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), wanted);
+        if (i == 2 || i == 3) ASSERT_STREQ(k->error.field, i == 2 ? "arguments.row_scale" : "arguments.snapshot");
+        if (i == 2 || i == 3) ASSERT_EQ(k->refused, i == 2 ? 2 : 1);
+        problem_release(&k->rows);
+    }
+    free(k);
+}
+
+/* Each expert's part by its address; entries are looked at at the deep level. */
+static void list_of(tegroup_tensor *t, int32_t groups) {
+    void **pointers = (void **)scratch((size_t)groups * sizeof(void *));
+    for (int32_t g = 0; g < groups; g++) pointers[g] = (double *)t->data + g * t->shape.rows * t->shape.cols;
+    t->data = NULL;
+    t->pointers = pointers;
+    t->pointers_space = TEGROUP_SPACE_HOST;
+}
+static void list_planned(all_kinds *k) {
+    k->desc.check_level = TEGROUP_CHECK_DEEP;
+    all_kinds_plan(k);
 }
 
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
@@ -358,6 +583,39 @@ UTEST(chain, refuses) {
 #define PLAN tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error)
 #define FORWARD tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error)
 #define BACKWARD tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error)
+    NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
+    NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
+    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", 3);
+    NO(BACKWARD, k->ops[4].kind = TEGROUP_CHAIN_SCALE; a[2].row_scale = scale_of(k, &r); a[2].row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "ops.kind", 4);
+    NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
+    NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
+    NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
+    NO(FORWARD, forward_alone(k), PLAN, "grad_output.dtype", -1);
+    NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
+    NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
+    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
+    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
+    NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
+    NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
+    NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
+    NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
+    NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
+    all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    k->ops[3].forward = refusing;
+    ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_EQ(k->refused, 3);
+    problem_release(&k->rows);
+    ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
+    free(before);
+    free(k);
+}
+
+UTEST(chain, refuses_to_plan) {
+    rng r = rng_seed(8011);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
     NO(PLAN, k->desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", -1);
     NO(PLAN, k->desc.ops = NULL, NULL_ARGUMENT, "ops", -1);
     NO(PLAN, k->desc.op_count = 0, VALUE, "op_count", -1);
@@ -390,42 +648,46 @@ UTEST(chain, refuses) {
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 5);
     NO(PLAN, a[5].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 1);
     NO(PLAN, a[6].row_scale_dtype = TEGROUP_DTYPE_F64; memset(&k->ops[0].weights.bias, 0, sizeof(tegroup_tensor)), COMBINATION, "arguments.row_scale_dtype", 0);
+    NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.out.dtype", 3);
+    NO(PLAN, a[1].grad_input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.grad_input.dtype", 5);
+    NO(PLAN, a[1].grad_row_scale.dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.grad_row_scale.dtype", 5);
+    NO(PLAN, k->ops[4].weights.bias_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "bias_grad.dtype", 4);
+    NO(PLAN, k->ops[6].weights.bias_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "bias_grad.dtype", 6);
+    NO(PLAN, k->ops[0].weights.main_grad.dtype = TEGROUP_DTYPE_UNSET, UNSET, "main_grad.dtype", 0);
+    NO(PLAN, k->ops[0].weights.bias.dtype = TEGROUP_DTYPE_UNSET; k->ops[0].weights.bias.pointers = (void *const *)k->ops[0].weights.bias.data; k->ops[0].weights.bias.data = NULL, UNSET, "bias.dtype", 0);
+    NO(PLAN, forward_alone(k); k->desc.grad_output = rows_of(k, 2); k->desc.grad_output.dtype = TEGROUP_DTYPE_UNSET, UNSET, "grad_output.dtype", -1);
     NO(PLAN, a[0].grad_row_scale = rows_of(k, 1), COMBINATION, "arguments.grad_row_scale", 6);
     NO(PLAN, memset(&a[0].out, 0, sizeof a[0].out), UNSET, "arguments.out.dtype", 6);
     NO(PLAN, a[3].out.shape.cols++, SHAPE, "arguments.out.shape.cols", 3);
     NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_I32, DTYPE, "arguments.out.dtype", 3);
     NO(PLAN, a[3].out.ld = WIDTH + 1, LAYOUT, "arguments.out.ld", 3);
+    NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);
     NO(PLAN, memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output), COMBINATION, "arguments.grad_input", 0);
-    NO(FORWARD, k->plan.magic = 1, PLAN, "plan", -1);
-    NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
-    NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", -1);
-    NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
-    NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
-    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
-    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
-    NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
-    NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
-    NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
+    NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
+    NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
+    free(before);
+    free(k);
+}
+
+UTEST(chain, keeps_buffers_apart) {
+    rng r = rng_seed(8008);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
     NO(FORWARD, a[0].out.data = a[3].out.data, OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, a[0].out.data = k->ops[0].weights.weight.data, OVERLAP, "arguments.out.data", 6);
     NO(FORWARD, a[3].out.data = k->desc.saved, OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, a[0].out.data = (void *)(uintptr_t)a[1].row_scale, OVERLAP, "arguments.out.data", 6);
+    NO(FORWARD, a[3].out.data = k->rows.a.snapshot, OVERLAP, "arguments.out.data", 3); /* a USER's */
+    NO(FORWARD, a[3].out.data = copied_snapshot(k); a[1].snapshot = a[3].out.data, OVERLAP, "arguments.out.data", 3); /* a later op's */
+    NO(FORWARD, a[1].snapshot = inside(k, k->desc.saved), OVERLAP, "saved", -1);
+    NO(BACKWARD, a[1].snapshot = inside(k, k->desc.workspace), OVERLAP, "workspace", -1);
+    NO(BACKWARD, a[6].grad_input.data = copied_snapshot(k); a[0].snapshot = a[6].grad_input.data, OVERLAP, "arguments.grad_input.data", 0);
+    NO(BACKWARD, list_of(&k->ops[0].weights.main_grad, EXPERTS); ((void **)(uintptr_t)k->ops[0].weights.main_grad.pointers)[1] = k->ops[6].weights.weight.data; list_planned(k), OVERLAP, "main_grad.data", 0);
+    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); ((void **)(uintptr_t)k->ops[6].weights.weight.pointers)[2] = a[3].out.data; list_planned(k), OVERLAP, "arguments.out.data", 3);
     NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
-    NO(PLAN, a[1].grad_row_scale.shape.cols = 2, SHAPE, "arguments.grad_row_scale.shape.cols", 5);
-    NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.row_scale_dtype", 5);
     NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
-    NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);
-    NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
-    all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
-    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
-    k->ops[3].forward = refusing;
-    ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
-    ASSERT_EQ(k->refused, 3);
-    problem_release(&k->rows);
-    ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
-    ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
     free(before);
     free(k);
 }
