@@ -5214,6 +5214,15 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
+/* A layer with an activation on the device: its row sizes must be there too. */
+static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
+                      "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
+                      TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    return TEGROUP_OK;
+}
+
 /* Everything that tegroup_activation_forward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
@@ -5263,6 +5272,21 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
                                                       tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
+}
+
+/* The backward of a described activation; its gradients are left for the caller to fill in. */
+static inline void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
+                                                       tegroup_activation_backward_desc *backward) {
+    memset(backward, 0, sizeof *backward);
+    backward->struct_size = sizeof *backward;
+    backward->space = forward->space;
+    backward->activation = forward->activation;
+    backward->interleaved = forward->interleaved;
+    backward->alpha = forward->alpha;
+    backward->limit = forward->limit;
+    backward->snapshot = forward->snapshot;
+    backward->input = forward->input;
+    backward->row_scale = forward->row_scale;
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */
@@ -6056,10 +6080,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
-    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
-                      ERROR_UNSUPPORTED, "input.shape.row_sizes.space",
-                      "must be DEVICE: the activation's kernel reads the snapshot there", TEGROUP_SPACE_DEVICE,
-                      TEGROUP_SPACE_HOST);
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
     for (i = 0; i < 7; i++) {
         const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
         if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
@@ -6238,14 +6259,18 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!plan || plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan ? plan->struct_size : 0);
-    TEGROUP_IMPL_RULE(!plan || plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_mlp_plan_make wrote, or NULL", TEGROUP_MLP_PLAN_MAGIC,
-                      plan ? plan->magic : 0);
+    if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
@@ -6266,10 +6291,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
     const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     int layer, product;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
                       plan->activation, desc->activation);
@@ -6350,10 +6372,10 @@ static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *
 }
 
 /* activated = row_scale * f(preactivation), from and to where the products have them. */
-static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
-                                                         const tegroup_tensor *preactivation,
-                                                         const tegroup_tensor *activated,
-                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
+                                                        const tegroup_tensor *preactivation,
+                                                        const tegroup_tensor *activated,
+                                                        tegroup_activation_desc *activation) {
     memset(activation, 0, sizeof *activation);
     activation->struct_size = sizeof *activation;
     activation->space = desc->space;
@@ -6365,6 +6387,13 @@ static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc 
     activation->input = tegroup_impl_mlp_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
     activation->output = tegroup_impl_mlp_matrix(activated);
+}
+
+static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                         const tegroup_tensor *preactivation,
+                                                         const tegroup_tensor *activated,
+                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+    tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
     return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
 }
 
@@ -6372,16 +6401,9 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
                                                                   const tegroup_tensor *grad_activated,
                                                                   tegroup_activation_backward_desc *activation,
                                                                   tegroup_error *error) {
-    memset(activation, 0, sizeof *activation);
-    activation->struct_size = sizeof *activation;
-    activation->space = desc->space;
-    activation->activation = desc->activation;
-    activation->interleaved = desc->interleaved;
-    activation->alpha = desc->alpha;
-    activation->limit = desc->limit;
-    activation->snapshot = desc->input.shape.snapshot;
-    activation->input = tegroup_impl_mlp_matrix(&desc->preactivation);
-    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    tegroup_activation_desc forward;
+    tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
+    tegroup_impl_activation_backward_of(&forward, activation);
     activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
     activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
     activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
@@ -6753,11 +6775,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
         chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
-        TEGROUP_IMPL_RULE(
-            (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION && desc->ops[i].kind != TEGROUP_CHAIN_SCALE)
-                || desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
-            ERROR_UNSUPPORTED, "input.shape.row_sizes.space", "must be DEVICE: an activation's kernel reads them there",
-            TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION || desc->ops[i].kind == TEGROUP_CHAIN_SCALE)
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
@@ -7020,7 +7039,6 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
     memset(forward, 0, sizeof *forward);
-    memset(backward, 0, sizeof *backward);
     forward->struct_size = sizeof *forward;
     forward->space = desc->space;
     forward->activation = TEGROUP_ACTIVATION_IDENTITY; /* SCALE */
@@ -7039,15 +7057,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->row_scale.cols = 1;
         forward->row_scale.dtype = given->row_scale_dtype;
     }
-    backward->struct_size = sizeof *backward;
-    backward->space = desc->space;
-    backward->activation = forward->activation;
-    backward->interleaved = forward->interleaved;
-    backward->alpha = forward->alpha;
-    backward->limit = forward->limit;
-    backward->snapshot = forward->snapshot;
-    backward->input = forward->input;
-    backward->row_scale = forward->row_scale;
+    tegroup_impl_activation_backward_of(forward, backward);
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);

@@ -100,6 +100,15 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
+/* A layer with an activation on the device: its row sizes must be there too. */
+static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
+                                                                 tegroup_error *error) {
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
+                      "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
+                      TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    return TEGROUP_OK;
+}
+
 /* Everything that tegroup_activation_forward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
     static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
@@ -149,6 +158,21 @@ TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_d
                                                       tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
+}
+
+/* The backward of a described activation; its gradients are left for the caller to fill in. */
+static inline void tegroup_impl_activation_backward_of(const tegroup_activation_desc *forward,
+                                                       tegroup_activation_backward_desc *backward) {
+    memset(backward, 0, sizeof *backward);
+    backward->struct_size = sizeof *backward;
+    backward->space = forward->space;
+    backward->activation = forward->activation;
+    backward->interleaved = forward->interleaved;
+    backward->alpha = forward->alpha;
+    backward->limit = forward->limit;
+    backward->snapshot = forward->snapshot;
+    backward->input = forward->input;
+    backward->row_scale = forward->row_scale;
 }
 
 /* Everything that tegroup_activation_backward checks before it starts. */

@@ -114,7 +114,6 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     const tegroup_chain_op *op = &desc->ops[i];
     const tegroup_chain_argument *given = &chain->arguments[i];
     memset(forward, 0, sizeof *forward);
-    memset(backward, 0, sizeof *backward);
     forward->struct_size = sizeof *forward;
     forward->space = desc->space;
     forward->activation = TEGROUP_ACTIVATION_IDENTITY; /* SCALE */
@@ -133,15 +132,7 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
         forward->row_scale.cols = 1;
         forward->row_scale.dtype = given->row_scale_dtype;
     }
-    backward->struct_size = sizeof *backward;
-    backward->space = desc->space;
-    backward->activation = forward->activation;
-    backward->interleaved = forward->interleaved;
-    backward->alpha = forward->alpha;
-    backward->limit = forward->limit;
-    backward->snapshot = forward->snapshot;
-    backward->input = forward->input;
-    backward->row_scale = forward->row_scale;
+    tegroup_impl_activation_backward_of(forward, backward);
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);

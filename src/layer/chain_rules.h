@@ -255,11 +255,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
         chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
-        TEGROUP_IMPL_RULE(
-            (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION && desc->ops[i].kind != TEGROUP_CHAIN_SCALE)
-                || desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
-            ERROR_UNSUPPORTED, "input.shape.row_sizes.space", "must be DEVICE: an activation's kernel reads them there",
-            TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION || desc->ops[i].kind == TEGROUP_CHAIN_SCALE)
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
         TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
                               || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,

@@ -96,14 +96,18 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!plan || plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan ? plan->struct_size : 0);
-    TEGROUP_IMPL_RULE(!plan || plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_mlp_plan_make wrote, or NULL", TEGROUP_MLP_PLAN_MAGIC,
-                      plan ? plan->magic : 0);
+    if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
@@ -124,10 +128,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
     const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     int layer, product;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
                       plan->activation, desc->activation);
@@ -208,10 +209,10 @@ static inline tegroup_matrix tegroup_impl_mlp_row_scale(const tegroup_mlp_desc *
 }
 
 /* activated = row_scale * f(preactivation), from and to where the products have them. */
-static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
-                                                         const tegroup_tensor *preactivation,
-                                                         const tegroup_tensor *activated,
-                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+static inline void tegroup_impl_mlp_describe_activation(const tegroup_mlp_desc *desc,
+                                                        const tegroup_tensor *preactivation,
+                                                        const tegroup_tensor *activated,
+                                                        tegroup_activation_desc *activation) {
     memset(activation, 0, sizeof *activation);
     activation->struct_size = sizeof *activation;
     activation->space = desc->space;
@@ -223,6 +224,13 @@ static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc 
     activation->input = tegroup_impl_mlp_matrix(preactivation);
     activation->row_scale = tegroup_impl_mlp_row_scale(desc);
     activation->output = tegroup_impl_mlp_matrix(activated);
+}
+
+static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc *desc,
+                                                         const tegroup_tensor *preactivation,
+                                                         const tegroup_tensor *activated,
+                                                         tegroup_activation_desc *activation, tegroup_error *error) {
+    tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
     return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
 }
 
@@ -230,16 +238,9 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
                                                                   const tegroup_tensor *grad_activated,
                                                                   tegroup_activation_backward_desc *activation,
                                                                   tegroup_error *error) {
-    memset(activation, 0, sizeof *activation);
-    activation->struct_size = sizeof *activation;
-    activation->space = desc->space;
-    activation->activation = desc->activation;
-    activation->interleaved = desc->interleaved;
-    activation->alpha = desc->alpha;
-    activation->limit = desc->limit;
-    activation->snapshot = desc->input.shape.snapshot;
-    activation->input = tegroup_impl_mlp_matrix(&desc->preactivation);
-    activation->row_scale = tegroup_impl_mlp_row_scale(desc);
+    tegroup_activation_desc forward;
+    tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &forward);
+    tegroup_impl_activation_backward_of(&forward, activation);
     activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
     activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
     activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);

@@ -278,10 +278,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
-    TEGROUP_IMPL_RULE(desc->space != TEGROUP_SPACE_DEVICE || desc->input.shape.row_sizes.space != TEGROUP_SPACE_HOST,
-                      ERROR_UNSUPPORTED, "input.shape.row_sizes.space",
-                      "must be DEVICE: the activation's kernel reads the snapshot there", TEGROUP_SPACE_DEVICE,
-                      TEGROUP_SPACE_HOST);
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
     for (i = 0; i < 7; i++) {
         const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
         if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
