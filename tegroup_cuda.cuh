@@ -2069,6 +2069,12 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+static __device__ __forceinline__ int tegroup_impl_thread(void) {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
+    return number;
+}
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -2899,8 +2905,6 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
-#define TEGROUP_IMPL_SUMS_32                                                                                   \
-    TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", %30, %31"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
@@ -2928,11 +2932,9 @@ TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
 TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
-TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
 /* clang-format on */
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
-#undef TEGROUP_IMPL_SUMS_32
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
@@ -2988,6 +2990,7 @@ typedef struct tegroup_impl_sm90_item {
     int32_t group;        /* -1: there are no more */
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
+    int32_t cols;         /* of the tile, whether they are there or not */
     int32_t first_row[4]; /* of the group in ragged operands */
     uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
@@ -2998,6 +3001,13 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
+    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
+     * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
+    static constexpr int NARROW = COLS == 192 ? 128 : COLS;
+    static constexpr bool NARROWS = NARROW < COLS;
+    static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
+        return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
+    }
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -3037,7 +3047,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
     int32_t base, rows;  /* the first of these; rows of this lane's group */
     int32_t first_row[4];
-    int32_t m, tiles_n; /* m: of a weight gradient; else each group has its own */
+    int32_t m;             /* of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide; /* tiles of a line, and of these not narrow */
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
@@ -3045,6 +3056,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         : call(c), desc(c.call.desc) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
+        wide = SHAPE::ends_narrow((int32_t)desc.d.shape.cols) ? tiles_n - 2 : tiles_n;
         load(0, 0);
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
@@ -3096,8 +3108,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m(there) - 8 * stripe);
         item->group = g;
         item->i0 = (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M;
-        item->j0 = (int32_t)(within / height) * SHAPE::COLS;
+        const int32_t column = (int32_t)(within / height);
+        item->j0 = column * SHAPE::COLS - (column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
+        item->cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
         item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
                   : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                     : (int32_t)desc.b.shape.rows;
@@ -3460,13 +3474,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                          uint32_t *rounds) const {
         const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
         sums sum;
-        /* The last tile of a line may be narrower: less work. */
-        const int64_t cols = call.call.desc.d.shape.cols - item.j0;
         if (steps <= 0) nothing(group, adds, sum);
-        else if (SHAPE::COLS > 128 && cols <= 128) add_up<128, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
-        else if (SHAPE::PARTS > 1 && item.lines - line_of(group) <= 64)
-            add_up<SHAPE::COLS, 1>(group, step, (uint32_t)steps, sum);
-        else add_up<SHAPE::COLS, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
+        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
+        else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -3493,45 +3503,45 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         yield(group);
     }
     /* Of the first COLS columns of the tile. */
-    template <int COLS, int PARTS>
+    template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<COLS, PARTS, true>(first, a, b, sum);
+        multiply_stage<COLS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<COLS, PARTS, false>(step, a, b, sum);
+            multiply_stage<COLS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
         yield(group);
         tegroup_impl_wgmma_wait<0>();
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
         release(first + steps - 1);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
-    template <int COLS, int PARTS, bool FIRST>
+    template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
         wait_full(step);
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 16; kk++)
 #pragma unroll
-            for (int m = 0; m < PARTS; m++)
+            for (int m = 0; m < SHAPE::PARTS; m++)
                 tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
                     reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
                     b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
     }
     /* The compiler may not move what it does with the sums across. */
-    template <int COLS, int PARTS> static __device__ __forceinline__ void fence(sums &sum) {
+    template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < PARTS; m++)
+        for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
@@ -3552,15 +3562,17 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<WIDE> results;
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 + number % results::ACROSS * results::COLS;
+        const int32_t col = number % results::ACROSS * results::COLS;
+        *x = item.j0 + col;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
         *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
-        return v > 0 && *x < call.call.desc.d.shape.cols;
+        return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
     }
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = (int32_t)call.call.desc.d.shape.cols - item.j0 - number % results::ACROSS * results::COLS;
+        const int32_t left = (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
+                             - number % results::ACROSS * results::COLS;
         return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
     }
 
@@ -3637,7 +3649,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                  uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
+        const int me = tegroup_impl_thread(), lane = me % 32, row = me / 32 % 4 * 16 + lane % 16;
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -3648,7 +3660,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
-                    const uint32_t there = to + (uint32_t)(((c + lane() / 16) ^ (row & 7)) * 16);
+                    const uint32_t there = to + (uint32_t)(((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
                     uint32_t word[4];
 #pragma unroll
@@ -3676,19 +3688,19 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
                                                uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
-        const int row =
-            (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int me = tegroup_impl_thread(), lane = me % 32;
+        const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane() % 2 * 8);
+                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    const uint32_t there = to + (uint32_t)(((c * 2 + lane() % 4 / 2) ^ (row & 7)) * 16);
+                    const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
@@ -3817,26 +3829,23 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
-/* Columns that are multiplied in tiles of so many: in the last one of each line 128 where these are enough. */
-static inline int64_t tegroup_impl_sm90_width(int64_t n, int64_t cols) {
-    const int64_t left = n % cols;
-    return n - left + (left == 0 ? 0 : left <= 128 ? 128 : cols);
-}
-
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
- * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ. */
+ * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
+ * long sums, of being of two widths. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = (forward ? 1.06 : 1.12)
-                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_sm90_width(n, 256)),
-                 high = (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 192)),
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
+    const int narrow = n > 192 && left > 0 && left <= 64;
+    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+                 high =
+                     (double)tegroup_impl_align(average, 128)
+                     * (narrow ? (double)(n - left + 64) * (1 + (double)k / 600000) : (double)(n + (192 - left) % 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
-                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 256));
+                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
         return average <= 128
                        || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
@@ -4347,12 +4356,6 @@ struct tegroup_impl_portable_block {
     float sum[MI][NI][4];
     uint32_t fa[MI][4], fb[2][4];
 
-    /* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
-    static __device__ __forceinline__ int thread() {
-        int number;
-        asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
-        return number;
-    }
     __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
     static __device__ __forceinline__ int warp_n(int thread) { return thread / 32 / WARPS_M * WARP_N; }
 
@@ -4398,8 +4401,7 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void
     arrive() { /* the next step's tile is there, and the one before this step's is free */
         tegroup_impl_cp_wait<STAGES - 2>();
-        /* by number and count: warps come here from different places, which __syncthreads does not allow */
-        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        __syncthreads();
     }
 
     __device__ __forceinline__ void fetch_a(int kk, int i) {
@@ -4458,10 +4460,10 @@ struct tegroup_impl_portable_block {
             sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
         }
     }
-    /* A warp that has none of the group's lines or columns leaves the tensor cores to others. */
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
         /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
-        const int me = thread(), matrix = me % 32 / 8, r = me % 8, least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
+        const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
+                  least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
         const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
         rows = SHARED && whole && least < MI ? least : MI;
         at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
@@ -4475,15 +4477,7 @@ struct tegroup_impl_portable_block {
                 for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
         if (tile.k > 0) {
             arrive();
-            if (warp_m(me) >= tile.m || warp_n(me) >= tile.n) {
-#pragma unroll 1
-                for (; left > 0; left--, reading = reading + 1 == STAGES ? 0 : reading + 1) {
-                    load_into_a<false>(tile, free_stage());
-                    load_into_b<false>(tile, free_stage());
-                    advance(tile);
-                    arrive();
-                }
-            } else if (SHARED && rows == 1) steps<true, 1>(tile);
+            if (SHARED && rows == 1) steps<true, 1>(tile);
             else if (SHARED && rows == 2) steps<true, 2>(tile);
             else if (SHARED && rows == 3) steps<true, 3>(tile);
             else if (whole) steps<true, MI>(tile);
@@ -4497,7 +4491,7 @@ struct tegroup_impl_portable_block {
      * numbers, ready to be copied, */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
-        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         uint16_t *results = (uint16_t *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
@@ -4521,7 +4515,7 @@ struct tegroup_impl_portable_block {
     /* or the sums as they are, for everything else. */
     __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                           unsigned char *memory) {
-        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         const int line = me / CHUNKS, first = me % CHUNKS * 8;
         float *sums = (float *)memory;
 #pragma unroll

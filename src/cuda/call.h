@@ -57,6 +57,12 @@ static __device__ __forceinline__ uint32_t tegroup_impl_shared(const void *point
     return (uint32_t)__cvta_generic_to_shared(pointer);
 }
 
+/* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
+static __device__ __forceinline__ int tegroup_impl_thread(void) {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
+    return number;
+}
 /* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
 static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");

@@ -137,8 +137,6 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
-#define TEGROUP_IMPL_SUMS_32                                                                                   \
-    TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2) ", %30, %31"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
@@ -166,11 +164,9 @@ TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
 TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
-TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
 /* clang-format on */
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
-#undef TEGROUP_IMPL_SUMS_32
 #undef TEGROUP_IMPL_SUMS_64
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128

@@ -353,12 +353,6 @@ struct tegroup_impl_portable_block {
     float sum[MI][NI][4];
     uint32_t fa[MI][4], fb[2][4];
 
-    /* The thread's number, read anew: what follows from it is not worked out long ahead, in registers that there are not. */
-    static __device__ __forceinline__ int thread() {
-        int number;
-        asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
-        return number;
-    }
     __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
     static __device__ __forceinline__ int warp_n(int thread) { return thread / 32 / WARPS_M * WARP_N; }
 
@@ -404,8 +398,7 @@ struct tegroup_impl_portable_block {
     __device__ __forceinline__ void
     arrive() { /* the next step's tile is there, and the one before this step's is free */
         tegroup_impl_cp_wait<STAGES - 2>();
-        /* by number and count: warps come here from different places, which __syncthreads does not allow */
-        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        __syncthreads();
     }
 
     __device__ __forceinline__ void fetch_a(int kk, int i) {
@@ -464,10 +457,10 @@ struct tegroup_impl_portable_block {
             sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
         }
     }
-    /* A warp that has none of the group's lines or columns leaves the tensor cores to others. */
     __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
         /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
-        const int me = thread(), matrix = me % 32 / 8, r = me % 8, least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
+        const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
+                  least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
         const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
         rows = SHARED && whole && least < MI ? least : MI;
         at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
@@ -481,15 +474,7 @@ struct tegroup_impl_portable_block {
                 for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
         if (tile.k > 0) {
             arrive();
-            if (warp_m(me) >= tile.m || warp_n(me) >= tile.n) {
-#pragma unroll 1
-                for (; left > 0; left--, reading = reading + 1 == STAGES ? 0 : reading + 1) {
-                    load_into_a<false>(tile, free_stage());
-                    load_into_b<false>(tile, free_stage());
-                    advance(tile);
-                    arrive();
-                }
-            } else if (SHARED && rows == 1) steps<true, 1>(tile);
+            if (SHARED && rows == 1) steps<true, 1>(tile);
             else if (SHARED && rows == 2) steps<true, 2>(tile);
             else if (SHARED && rows == 3) steps<true, 3>(tile);
             else if (whole) steps<true, MI>(tile);
@@ -503,7 +488,7 @@ struct tegroup_impl_portable_block {
      * numbers, ready to be copied, */
     __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
         const float alpha = tile.alpha;
-        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         uint16_t *results = (uint16_t *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
@@ -527,7 +512,7 @@ struct tegroup_impl_portable_block {
     /* or the sums as they are, for everything else. */
     __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
                                           unsigned char *memory) {
-        const int me = thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
         const int line = me / CHUNKS, first = me % CHUNKS * 8;
         float *sums = (float *)memory;
 #pragma unroll

@@ -330,13 +330,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                          uint32_t *rounds) const {
         const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
         sums sum;
-        /* The last tile of a line may be narrower: less work. */
-        const int64_t cols = call.call.desc.d.shape.cols - item.j0;
         if (steps <= 0) nothing(group, adds, sum);
-        else if (SHAPE::COLS > 128 && cols <= 128) add_up<128, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
-        else if (SHAPE::PARTS > 1 && item.lines - line_of(group) <= 64)
-            add_up<SHAPE::COLS, 1>(group, step, (uint32_t)steps, sum);
-        else add_up<SHAPE::COLS, SHAPE::PARTS>(group, step, (uint32_t)steps, sum);
+        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
+        else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -363,45 +359,45 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         yield(group);
     }
     /* Of the first COLS columns of the tile. */
-    template <int COLS, int PARTS>
+    template <int COLS>
     __device__ __forceinline__ void add_up(int group, uint32_t first, uint32_t steps, sums &sum) const {
         const uint64_t a = tegroup_impl_wgmma_tile(ring + line_of(group) * 128, SHAPE::K * 128),
                        b = tegroup_impl_wgmma_tile(ring + SHAPE::A_BYTES, SHAPE::K * 128);
-        multiply_stage<COLS, PARTS, true>(first, a, b, sum);
+        multiply_stage<COLS, true>(first, a, b, sum);
         tegroup_impl_wgmma_wait<0>(); /* else the compiler waits, and says so: the sums change registers here */
 #pragma unroll 1
         for (uint32_t step = first + 1; step < first + steps; step++) {
-            multiply_stage<COLS, PARTS, false>(step, a, b, sum);
+            multiply_stage<COLS, false>(step, a, b, sum);
             tegroup_impl_wgmma_wait<1>();
             release(step - 1);
         }
         yield(group);
         tegroup_impl_wgmma_wait<0>();
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
         release(first + steps - 1);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
-    template <int COLS, int PARTS, bool FIRST>
+    template <int COLS, bool FIRST>
     __device__ __forceinline__ void multiply_stage(uint32_t step, uint64_t a, uint64_t b, sums &sum) const {
         constexpr int A_STEP = (SHAPE::A_LINES ? 16 * 128 : 32) >> 4, B_STEP = (SHAPE::B_LINES ? 16 * 128 : 32) >> 4;
         const uint64_t offset = (uint64_t)(step % STAGES * (SHAPE::STAGE_BYTES >> 4));
         wait_full(step);
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
         tegroup_impl_wgmma_begin();
 #pragma unroll
         for (int kk = 0; kk < SHAPE::K / 16; kk++)
 #pragma unroll
-            for (int m = 0; m < PARTS; m++)
+            for (int m = 0; m < SHAPE::PARTS; m++)
                 tegroup_impl_wgmma<COLS>::template multiply<BF16, SHAPE::A_LINES, SHAPE::B_LINES>(
                     reinterpret_cast<float(&)[COLS / 2]>(sum[m]), a + offset + m * (64 * 128 >> 4) + kk * A_STEP,
                     b + offset + kk * B_STEP, !FIRST || kk > 0);
         tegroup_impl_wgmma_commit();
-        fence<COLS, PARTS>(sum);
+        fence<COLS>(sum);
     }
     /* The compiler may not move what it does with the sums across. */
-    template <int COLS, int PARTS> static __device__ __forceinline__ void fence(sums &sum) {
+    template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
-        for (int m = 0; m < PARTS; m++)
+        for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
@@ -422,15 +418,17 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<WIDE> results;
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 + number % results::ACROSS * results::COLS;
+        const int32_t col = number % results::ACROSS * results::COLS;
+        *x = item.j0 + col;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
         *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
-        return v > 0 && *x < call.call.desc.d.shape.cols;
+        return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
     }
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = (int32_t)call.call.desc.d.shape.cols - item.j0 - number % results::ACROSS * results::COLS;
+        const int32_t left = (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
+                             - number % results::ACROSS * results::COLS;
         return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
     }
 
@@ -507,7 +505,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                  uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int row = (int)threadIdx.x / 32 % 4 * 16 + lane() % 16;
+        const int me = tegroup_impl_thread(), lane = me % 32, row = me / 32 % 4 * 16 + lane % 16;
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
@@ -518,7 +516,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
-                    const uint32_t there = to + (uint32_t)(((c + lane() / 16) ^ (row & 7)) * 16);
+                    const uint32_t there = to + (uint32_t)(((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
                     uint32_t word[4];
 #pragma unroll
@@ -546,19 +544,19 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void store_wide(int group, const tegroup_impl_sm90_item &item, bool adds,
                                                uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<true> results;
-        const int row =
-            (int)threadIdx.x / 32 % 4 * 16 + lane() / 4; /* and the eighth below, whose chunks are permuted alike */
+        const int me = tegroup_impl_thread(), lane = me % 32;
+        const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane() % 2 * 8);
+                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    const uint32_t there = to + (uint32_t)(((c * 2 + lane() % 4 / 2) ^ (row & 7)) * 16);
+                    const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);

@@ -75,26 +75,23 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
-/* Columns that are multiplied in tiles of so many: in the last one of each line 128 where these are enough. */
-static inline int64_t tegroup_impl_sm90_width(int64_t n, int64_t cols) {
-    const int64_t left = n % cols;
-    return n - left + (left == 0 ? 0 : left <= 128 ? 128 : cols);
-}
-
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
- * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ. */
+ * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
+ * long sums, of being of two widths. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const double low = (forward ? 1.06 : 1.12)
-                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_sm90_width(n, 256)),
-                 high = (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 192)),
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
+    const int narrow = n > 192 && left > 0 && left <= 64;
+    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+                 high =
+                     (double)tegroup_impl_align(average, 128)
+                     * (narrow ? (double)(n - left + 64) * (1 + (double)k / 600000) : (double)(n + (192 - left) % 192)),
                  shared = (1 + 128.0 / (double)(k + 1))
-                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_sm90_width(n, 256));
+                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
         return average <= 128
                        || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)

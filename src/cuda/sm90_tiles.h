@@ -43,6 +43,7 @@ typedef struct tegroup_impl_sm90_item {
     int32_t group;        /* -1: there are no more */
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
+    int32_t cols;         /* of the tile, whether they are there or not */
     int32_t first_row[4]; /* of the group in ragged operands */
     uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
@@ -53,6 +54,13 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
+    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
+     * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
+    static constexpr int NARROW = COLS == 192 ? 128 : COLS;
+    static constexpr bool NARROWS = NARROW < COLS;
+    static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
+        return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
+    }
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -92,7 +100,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
     int32_t base, rows;  /* the first of these; rows of this lane's group */
     int32_t first_row[4];
-    int32_t m, tiles_n; /* m: of a weight gradient; else each group has its own */
+    int32_t m;             /* of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide; /* tiles of a line, and of these not narrow */
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
@@ -100,6 +109,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         : call(c), desc(c.call.desc) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
+        wide = SHAPE::ends_narrow((int32_t)desc.d.shape.cols) ? tiles_n - 2 : tiles_n;
         load(0, 0);
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
@@ -151,8 +161,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m(there) - 8 * stripe);
         item->group = g;
         item->i0 = (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M;
-        item->j0 = (int32_t)(within / height) * SHAPE::COLS;
+        const int32_t column = (int32_t)(within / height);
+        item->j0 = column * SHAPE::COLS - (column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
+        item->cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
         item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
                   : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                     : (int32_t)desc.b.shape.rows;
