@@ -27,7 +27,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -99,6 +99,11 @@ bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many 
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
+
+bench-mlp: ## the grouped MLP forward on a GPU, the activation in fc1's epilogue and by itself
+	@mkdir -p build
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp
+	build/bench_mlp && build/bench_mlp interleaved
 
 examples: ## build and run every example by the command in its first line
 	tests/unit/test_examples.sh

@@ -2983,6 +2983,11 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
+    /* An activation of gates and ups in the epilogue: */
+    tegroup_activation_desc activation; /* its output, row_scale and kind */
+    int32_t keeps_d;                    /* D is wanted, too */
+    uint64_t activated_shift;           /* as shift */
+    CUtensorMap activated, ups; /* of its output; of D's ups where these are its second half, map[D] having the first */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -2996,14 +3001,16 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegroup_impl_sm90_shape {
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether it
+ * applies an activation of gates and ups to what it gives. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool ACTIVATES_ = false>
+struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_;
+    static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
      * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 ? 128 : COLS;
+    static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
     static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
         return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
@@ -3023,6 +3030,12 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
                              USED = COUNT < SLABS ? COUNT : SLABS;
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of D, and what they are activated to.
+     * A tile of D whose gates and ups are halves has half its columns of each. */
+    static constexpr int SETS = PARTS * COLS / 64, SETS_USED = 2, PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
+    static_assert(!ACTIVATES
+                      || (TURNS && SETS % SETS_USED == 0 && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
+                  "every tile begins with the first set, and both are in the slabs");
 };
 
 /* What stands behind the ring and the slabs. */
@@ -3156,6 +3169,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
     float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
+    /* Of D, that column `i` of the tile is. */
+    static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
+                                                     const tegroup_impl_sm90_item &item, int i) {
+        if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
+        return item.j0 / 2 + i % (SHAPE::COLS / 2) + i / (SHAPE::COLS / 2) * call.activation.output.cols;
+    }
     __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
                                                        const tegroup_impl_sm90_item &item, int first_line) {
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -3168,7 +3187,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
+                const int64_t col = column(call, item, (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i);
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
                 bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
@@ -3409,7 +3428,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD)
+        if (SHAPE::ACTIVATES && !call.activation.interleaved) /* gates, then ups */
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                load_rows(item, TEGROUP_IMPL_B, to + half * (SHAPE::COLS / 2 * 128), full, k0,
+                          item.j0 / 2 + half * (int32_t)call.activation.output.cols, SHAPE::COLS / 2, SHAPE::COLS / 2);
+        else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
@@ -3477,6 +3501,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (steps <= 0) nothing(group, adds, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
         else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
+        if (SHAPE::ACTIVATES) {
+            if (call.activation.interleaved) activate<true>(group, item, *rounds, sum);
+            else activate<false>(group, item, *rounds, sum);
+            *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+            return;
+        }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -3584,7 +3614,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             give(number);
             if (item.group < 0) break;
             if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
+            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
+            else if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
         tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
@@ -3620,6 +3651,43 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
         tegroup_impl_tma_load(slab<WIDE>(group, number), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
+    }
+
+    /* Piece `piece` of set `number`, and in it where 16 bytes are: rows of 64 bytes, as TMA swizzles these. */
+    __device__ __forceinline__ uint32_t piece(int group, int number, int piece) const {
+        return slabs
+               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
+                            + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
+    }
+    static __device__ __forceinline__ uint32_t in_piece(int row, int chunk) {
+        return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
+    }
+    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
+        const bool halves = !call.activation.interleaved;
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < SHAPE::SETS_USED; i++) tegroup_impl_barrier_arrive(at(&rest->ready[group][i]));
+#pragma unroll 1
+        for (int i = 0; i < SHAPE::SETS; i++) {
+            const int used = i % SHAPE::SETS_USED, line = i / (SHAPE::COLS / 64) * 64, set = i % (SHAPE::COLS / 64);
+            const int32_t x = item.j0 / 2 + set * 32,
+                          v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES),
+                          y = TEGROUP_IMPL_SM90_LINES - v, z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
+            tegroup_impl_barrier_wait(at(&rest->written[group][used]), (*rounds + i / SHAPE::SETS_USED) & 1);
+            if (v > 0) { /* columns past the last one TMA leaves out */
+                if (call.keeps_d) {
+                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, i, 0), halves ? x : 2 * x, y, z,
+                                           true, item.origin[TEGROUP_IMPL_D]);
+                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, i, 1),
+                                           halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
+                }
+                tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
+            }
+            tegroup_impl_tma_store_commit();
+            if (i == 0 || i - 1 + SHAPE::SETS_USED >= SHAPE::SETS) continue;
+            tegroup_impl_tma_store_wait<1>(); /* the set before this one has gone */
+            tegroup_impl_barrier_arrive(at(&rest->ready[group][(i - 1) % SHAPE::SETS_USED]));
+        }
+        *rounds += SHAPE::SETS / SHAPE::SETS_USED;
     }
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
@@ -3724,6 +3792,106 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 }
                 end<true>(group, item, number);
             }
+    }
+
+    /* D rounded to two pieces of each set; then each warp activates what it wrote itself. */
+    template <bool INTERLEAVED>
+    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t rounds,
+                                             sums &sum) const {
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4, row = warp * 16 + lane % 16;
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+#pragma unroll
+        for (int m = 0; m < SHAPE::PARTS; m++) {
+            const int mine = m * 64 + warp * 16 + lane % 16;
+            const float scale =
+                mine < item.lines ? tegroup_impl_weight<float>(
+                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + mine, 0)
+                                  : 0.0f;
+#pragma unroll
+            for (int s = 0; s < SHAPE::COLS / 64; s++) {
+                const int number = m * (SHAPE::COLS / 64) + s, used = number % SHAPE::SETS_USED;
+                tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (rounds + number / SHAPE::SETS_USED) & 1);
+#pragma unroll
+                for (int c = 0; c < 8; c += 2) {
+                    const int eight = INTERLEAVED ? s * 8 + c : s * 4 + c % 4 + c / 4 * (SHAPE::COLS / 16);
+                    float x[8];
+                    uint32_t word[4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
+                    if (call.has_bias) {
+                        terms.add_bias(m, eight, x);
+                        terms.add_bias(m, eight + 1, x + 4);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+                    tegroup_impl_stmatrix(piece(group, number, c / 4) + in_piece(row, c % 4 + lane / 16), word);
+                }
+                __syncwarp();
+                activate_set<INTERLEAVED>(piece(group, number, 0), warp * 16, scale);
+                tegroup_impl_async_fence();
+                __syncwarp();
+                if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
+            }
+        }
+    }
+    /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
+    template <tegroup_activation KIND, bool INTERLEAVED>
+    __device__ __forceinline__ void activate_lines(uint32_t set, int line, float scale) const {
+        const tegroup_activation_desc &f = call.activation;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int lane = tegroup_impl_thread() % 32, word = lane % 16;
+        /* Where a word of its number is, and where two are. */
+        const uint32_t one = set + in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
+                       two = set + (uint32_t)(word / 8 * SHAPE::PIECE) + in_piece(line + lane / 16, word % 8 / 2)
+                             + (uint32_t)(word % 2 * 8);
+#pragma unroll 1
+        for (int from = 0; from < 16; from += 8) {
+            uint32_t first[4], second[4];
+#pragma unroll
+            for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+                const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
+                if (!INTERLEAVED) {
+                    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
+                    asm volatile("ld.shared.u32 %0, [%1];"
+                                 : "=r"(second[r])
+                                 : "r"((one ^ turn) + down + SHAPE::PIECE)
+                                 : "memory");
+                } else
+                    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                                 : "=r"(first[r]), "=r"(second[r])
+                                 : "r"((two ^ turn) + down)
+                                 : "memory");
+            }
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
+                            low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
+                            low2 = tegroup_impl_low_half(second[r], bf16),
+                            high2 = tegroup_impl_high_half(second[r], bf16);
+                const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
+                            y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
+                asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
+                                                             + (uint32_t)((from + 2 * r) * 64 + 2 * SHAPE::PIECE)),
+                             "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
+                             : "memory");
+            }
+        }
+    }
+    template <bool INTERLEAVED>
+    __device__ __forceinline__ void activate_set(uint32_t set, int line, float scale) const {
+        switch (call.activation.activation) {
+        case TEGROUP_ACTIVATION_GEGLU: activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED>(set, line, scale); break;
+        case TEGROUP_ACTIVATION_GEGLU_TANH:
+            activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED>(set, line, scale);
+            break;
+        case TEGROUP_ACTIVATION_REGLU: activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED>(set, line, scale); break;
+        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+            activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED>(set, line, scale);
+            break;
+        default: activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED>(set, line, scale); break;
+        }
     }
 };
 #endif
@@ -3914,10 +4082,10 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *de
     return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
 }
 
-/* The map of an operand: boxes of box_cols x box_rows, as the kernel's first comment says. */
-static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                   tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
-                                                   tegroup_impl_sm90_call *call, tegroup_error *error) {
+/* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
+static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                      tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
+                                                      CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
     typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -3931,6 +4099,8 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapSwizzle swizzle =
+        box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
@@ -3945,28 +4115,84 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
-        code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }
-    call->ragged[operand] = ragged;
-    call->listed[operand] = listed;
-    call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
+    *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
                             (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
+/* That of an operand. */
+static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                   tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
+                                                   tegroup_impl_sm90_call *call, tegroup_error *error) {
+    call->ragged[operand] = tegroup_impl_ragged(&t->shape);
+    call->listed[operand] = tegroup_impl_listed(t);
+    return tegroup_impl_sm90_encode(plan, t, operand, box_cols, box_rows, &call->map[operand], &call->shift[operand],
+                                    error);
+}
 
-static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FUSED_KERNELS
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_activated;
+
+/* Of a forward product's plan: the kernel that activates, too, and its shape; the plan is as it was. */
+static inline tegroup_status tegroup_impl_sm90_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
+                                                              tegroup_error *error) {
+    const void *chosen = plan->problem.a == TEGROUP_DTYPE_BF16
+                             ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_activated>)
+                             : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_activated>);
+    *kernel = (uint64_t)(uintptr_t)chosen;
+    return tegroup_impl_cuda_status(cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                         tegroup_impl_sm90_activated::SHARED_BYTES),
+                                    "plan", "the kernel's attributes must be readable", error);
+}
+
+/* What an activation in the epilogue adds to a call: maps of pieces of 32 columns. */
+static inline tegroup_status tegroup_impl_sm90_activates(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         const tegroup_activation_desc *activation, int keeps_d,
+                                                         tegroup_impl_sm90_call *call, tegroup_error *error) {
+    const int64_t width = activation->output.cols;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
+    tegroup_tensor part = desc->d;
+    uint64_t shift;
+    call->keeps_d = keeps_d;
+    call->activation = *activation;
+    call->activation.alpha = tegroup_impl_alpha(activation->alpha);
+    call->activation.limit = tegroup_impl_limit(activation->limit);
+    call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
+    part.ld = tegroup_impl_ld(&desc->d);
+    if (!activation->interleaved) {
+        part.shape.cols = width;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
+        part.data = (char *)desc->d.data + width * 2;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->ups, &shift, error));
+    } else TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
+    part.shape.cols = width;
+    part.data = activation->output.data;
+    part.ld = activation->output.ld ? activation->output.ld : width;
+    return tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->activated, &call->activated_shift,
+                                    error);
+}
+#endif
+
+/* activation: NULL, or that of the epilogue, for `kernel`; keeps_d 0: D itself is not written then. */
+static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_activation_desc *activation, uint64_t kernel,
+                                                      int keeps_d, struct CUstream_st *stream, tegroup_error *error) {
     int32_t count;
-    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
+    const tegroup_impl_sm90_row *row =
+        tegroup_impl_sm90_rows(&count) + (activation ? 0 : plan->algorithm[TEGROUP_IMPL_SM90_ROW]);
+    const int halves = activation && !activation->interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const int32_t b_rows = !forward ? lines : halves ? row->tile_n / 2 : row->tile_n;
     tegroup_impl_sm90_call call;
     void *arguments[1];
+    (void)keeps_d; /* unread where activations are left out */
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
     call.call = tegroup_impl_gpu_call_of(desc);
@@ -3984,19 +4210,26 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
     if (!call.gathers_b)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, b_rows, &call, error));
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (activation) TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
+#endif
+    if (!activation)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS),
-                         arguments, (size_t)row->shared_bytes, stream),
+        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]),
+                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)row->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
+}
+
+static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_sm90_launch(plan, desc, NULL, plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], 1, stream, error);
 }
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
@@ -4829,14 +5062,19 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
-    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    (void)desc, (void)stream;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
@@ -4852,6 +5090,21 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     }
     return TEGROUP_OK;
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+/* A forward product and its activation in one kernel. */
+static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
+                                                              tegroup_error *error) {
+    return tegroup_impl_sm90_plan_activated(plan, kernel, error);
+}
+static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
+                                                              const tegroup_gemm_desc *desc,
+                                                              const tegroup_activation_desc *activation, int keeps_d,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
+    return tegroup_impl_sm90_launch(plan, desc, activation, kernel, keeps_d, stream, error);
+}
+#endif
 
 /* ==== [23] GPU backends: choosing an algorithm ==== */
 

@@ -60,14 +60,19 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
     int device = -1;
     cudaError_t code = cudaGetDevice(&device);
-    (void)desc, (void)stream;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
     TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
                       device);
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    (void)desc, (void)stream;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
@@ -83,3 +88,18 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
     }
     return TEGROUP_OK;
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+/* A forward product and its activation in one kernel. */
+static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
+                                                              tegroup_error *error) {
+    return tegroup_impl_sm90_plan_activated(plan, kernel, error);
+}
+static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
+                                                              const tegroup_gemm_desc *desc,
+                                                              const tegroup_activation_desc *activation, int keeps_d,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
+    return tegroup_impl_sm90_launch(plan, desc, activation, kernel, keeps_d, stream, error);
+}
+#endif

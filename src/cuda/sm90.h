@@ -12,6 +12,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
     float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
 
+    /* Of D, that column `i` of the tile is. */
+    static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
+                                                     const tegroup_impl_sm90_item &item, int i) {
+        if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
+        return item.j0 / 2 + i % (SHAPE::COLS / 2) + i / (SHAPE::COLS / 2) * call.activation.output.cols;
+    }
     __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
                                                        const tegroup_impl_sm90_item &item, int first_line) {
         const tegroup_gemm_desc &desc = call.call.desc;
@@ -24,7 +30,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
         for (int e = 0; e < (EIGHTS + 7) / 8; e++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const int col = item.j0 + (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i;
+                const int64_t col = column(call, item, (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i);
                 const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
                 bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
             }
@@ -265,7 +271,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD)
+        if (SHAPE::ACTIVATES && !call.activation.interleaved) /* gates, then ups */
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                load_rows(item, TEGROUP_IMPL_B, to + half * (SHAPE::COLS / 2 * 128), full, k0,
+                          item.j0 / 2 + half * (int32_t)call.activation.output.cols, SHAPE::COLS / 2, SHAPE::COLS / 2);
+        else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
@@ -333,6 +344,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (steps <= 0) nothing(group, adds, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
         else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
+        if (SHAPE::ACTIVATES) {
+            if (call.activation.interleaved) activate<true>(group, item, *rounds, sum);
+            else activate<false>(group, item, *rounds, sum);
+            *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+            return;
+        }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
         else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
@@ -440,7 +457,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             give(number);
             if (item.group < 0) break;
             if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
+            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
+            else if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
         tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
@@ -476,6 +494,43 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
         tegroup_impl_tma_load(slab<WIDE>(group, number), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
+    }
+
+    /* Piece `piece` of set `number`, and in it where 16 bytes are: rows of 64 bytes, as TMA swizzles these. */
+    __device__ __forceinline__ uint32_t piece(int group, int number, int piece) const {
+        return slabs
+               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
+                            + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
+    }
+    static __device__ __forceinline__ uint32_t in_piece(int row, int chunk) {
+        return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
+    }
+    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
+        const bool halves = !call.activation.interleaved;
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < SHAPE::SETS_USED; i++) tegroup_impl_barrier_arrive(at(&rest->ready[group][i]));
+#pragma unroll 1
+        for (int i = 0; i < SHAPE::SETS; i++) {
+            const int used = i % SHAPE::SETS_USED, line = i / (SHAPE::COLS / 64) * 64, set = i % (SHAPE::COLS / 64);
+            const int32_t x = item.j0 / 2 + set * 32,
+                          v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES),
+                          y = TEGROUP_IMPL_SM90_LINES - v, z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
+            tegroup_impl_barrier_wait(at(&rest->written[group][used]), (*rounds + i / SHAPE::SETS_USED) & 1);
+            if (v > 0) { /* columns past the last one TMA leaves out */
+                if (call.keeps_d) {
+                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, i, 0), halves ? x : 2 * x, y, z,
+                                           true, item.origin[TEGROUP_IMPL_D]);
+                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, i, 1),
+                                           halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
+                }
+                tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
+            }
+            tegroup_impl_tma_store_commit();
+            if (i == 0 || i - 1 + SHAPE::SETS_USED >= SHAPE::SETS) continue;
+            tegroup_impl_tma_store_wait<1>(); /* the set before this one has gone */
+            tegroup_impl_barrier_arrive(at(&rest->ready[group][(i - 1) % SHAPE::SETS_USED]));
+        }
+        *rounds += SHAPE::SETS / SHAPE::SETS_USED;
     }
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
@@ -580,6 +635,106 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 }
                 end<true>(group, item, number);
             }
+    }
+
+    /* D rounded to two pieces of each set; then each warp activates what it wrote itself. */
+    template <bool INTERLEAVED>
+    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t rounds,
+                                             sums &sum) const {
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4, row = warp * 16 + lane % 16;
+        const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+#pragma unroll
+        for (int m = 0; m < SHAPE::PARTS; m++) {
+            const int mine = m * 64 + warp * 16 + lane % 16;
+            const float scale =
+                mine < item.lines ? tegroup_impl_weight<float>(
+                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + mine, 0)
+                                  : 0.0f;
+#pragma unroll
+            for (int s = 0; s < SHAPE::COLS / 64; s++) {
+                const int number = m * (SHAPE::COLS / 64) + s, used = number % SHAPE::SETS_USED;
+                tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (rounds + number / SHAPE::SETS_USED) & 1);
+#pragma unroll
+                for (int c = 0; c < 8; c += 2) {
+                    const int eight = INTERLEAVED ? s * 8 + c : s * 4 + c % 4 + c / 4 * (SHAPE::COLS / 16);
+                    float x[8];
+                    uint32_t word[4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
+                    if (call.has_bias) {
+                        terms.add_bias(m, eight, x);
+                        terms.add_bias(m, eight + 1, x + 4);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+                    tegroup_impl_stmatrix(piece(group, number, c / 4) + in_piece(row, c % 4 + lane / 16), word);
+                }
+                __syncwarp();
+                activate_set<INTERLEAVED>(piece(group, number, 0), warp * 16, scale);
+                tegroup_impl_async_fence();
+                __syncwarp();
+                if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
+            }
+        }
+    }
+    /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
+    template <tegroup_activation KIND, bool INTERLEAVED>
+    __device__ __forceinline__ void activate_lines(uint32_t set, int line, float scale) const {
+        const tegroup_activation_desc &f = call.activation;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int lane = tegroup_impl_thread() % 32, word = lane % 16;
+        /* Where a word of its number is, and where two are. */
+        const uint32_t one = set + in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
+                       two = set + (uint32_t)(word / 8 * SHAPE::PIECE) + in_piece(line + lane / 16, word % 8 / 2)
+                             + (uint32_t)(word % 2 * 8);
+#pragma unroll 1
+        for (int from = 0; from < 16; from += 8) {
+            uint32_t first[4], second[4];
+#pragma unroll
+            for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+                const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
+                if (!INTERLEAVED) {
+                    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
+                    asm volatile("ld.shared.u32 %0, [%1];"
+                                 : "=r"(second[r])
+                                 : "r"((one ^ turn) + down + SHAPE::PIECE)
+                                 : "memory");
+                } else
+                    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                                 : "=r"(first[r]), "=r"(second[r])
+                                 : "r"((two ^ turn) + down)
+                                 : "memory");
+            }
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
+                            low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
+                            low2 = tegroup_impl_low_half(second[r], bf16),
+                            high2 = tegroup_impl_high_half(second[r], bf16);
+                const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
+                            y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
+                asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
+                                                             + (uint32_t)((from + 2 * r) * 64 + 2 * SHAPE::PIECE)),
+                             "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
+                             : "memory");
+            }
+        }
+    }
+    template <bool INTERLEAVED>
+    __device__ __forceinline__ void activate_set(uint32_t set, int line, float scale) const {
+        switch (call.activation.activation) {
+        case TEGROUP_ACTIVATION_GEGLU: activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED>(set, line, scale); break;
+        case TEGROUP_ACTIVATION_GEGLU_TANH:
+            activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED>(set, line, scale);
+            break;
+        case TEGROUP_ACTIVATION_REGLU: activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED>(set, line, scale); break;
+        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+            activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED>(set, line, scale);
+            break;
+        default: activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED>(set, line, scale); break;
+        }
     }
 };
 #endif

@@ -160,10 +160,10 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *de
     return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
 }
 
-/* The map of an operand: boxes of box_cols x box_rows, as the kernel's first comment says. */
-static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
-                                                   tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
-                                                   tegroup_impl_sm90_call *call, tegroup_error *error) {
+/* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
+static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                      tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
+                                                      CUtensorMap *map, uint64_t *shift, tegroup_error *error) {
     typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -177,6 +177,8 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapSwizzle swizzle =
+        box_cols * tegroup_impl_bits(t->dtype) == 512 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const cuuint64_t dims[5] = {(cuuint64_t)tegroup_impl_max(1, t->shape.cols),
                                 (cuuint64_t)(ragged ? box_rows : tegroup_impl_max(1, t->shape.rows)),
                                 (cuuint64_t)tegroup_impl_max(1, planes), (cuuint64_t)1 << 31, (cuuint64_t)1 << 29};
@@ -191,28 +193,84 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
     /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
-        code = encode(&call->map[operand], type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }
-    call->ragged[operand] = ragged;
-    call->listed[operand] = listed;
-    call->shift[operand] = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
+    *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
                             (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
+/* That of an operand. */
+static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                   tegroup_impl_operand operand, int32_t box_cols, int32_t box_rows,
+                                                   tegroup_impl_sm90_call *call, tegroup_error *error) {
+    call->ragged[operand] = tegroup_impl_ragged(&t->shape);
+    call->listed[operand] = tegroup_impl_listed(t);
+    return tegroup_impl_sm90_encode(plan, t, operand, box_cols, box_rows, &call->map[operand], &call->shift[operand],
+                                    error);
+}
 
-static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FUSED_KERNELS
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_activated;
+
+/* Of a forward product's plan: the kernel that activates, too, and its shape; the plan is as it was. */
+static inline tegroup_status tegroup_impl_sm90_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
+                                                              tegroup_error *error) {
+    const void *chosen = plan->problem.a == TEGROUP_DTYPE_BF16
+                             ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_activated>)
+                             : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_activated>);
+    *kernel = (uint64_t)(uintptr_t)chosen;
+    return tegroup_impl_cuda_status(cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                         tegroup_impl_sm90_activated::SHARED_BYTES),
+                                    "plan", "the kernel's attributes must be readable", error);
+}
+
+/* What an activation in the epilogue adds to a call: maps of pieces of 32 columns. */
+static inline tegroup_status tegroup_impl_sm90_activates(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         const tegroup_activation_desc *activation, int keeps_d,
+                                                         tegroup_impl_sm90_call *call, tegroup_error *error) {
+    const int64_t width = activation->output.cols;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
+    tegroup_tensor part = desc->d;
+    uint64_t shift;
+    call->keeps_d = keeps_d;
+    call->activation = *activation;
+    call->activation.alpha = tegroup_impl_alpha(activation->alpha);
+    call->activation.limit = tegroup_impl_limit(activation->limit);
+    call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
+    part.ld = tegroup_impl_ld(&desc->d);
+    if (!activation->interleaved) {
+        part.shape.cols = width;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
+        part.data = (char *)desc->d.data + width * 2;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->ups, &shift, error));
+    } else TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
+    part.shape.cols = width;
+    part.data = activation->output.data;
+    part.ld = activation->output.ld ? activation->output.ld : width;
+    return tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->activated, &call->activated_shift,
+                                    error);
+}
+#endif
+
+/* activation: NULL, or that of the epilogue, for `kernel`; keeps_d 0: D itself is not written then. */
+static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_activation_desc *activation, uint64_t kernel,
+                                                      int keeps_d, struct CUstream_st *stream, tegroup_error *error) {
     int32_t count;
-    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
+    const tegroup_impl_sm90_row *row =
+        tegroup_impl_sm90_rows(&count) + (activation ? 0 : plan->algorithm[TEGROUP_IMPL_SM90_ROW]);
+    const int halves = activation && !activation->interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const int32_t b_rows = !forward ? lines : halves ? row->tile_n / 2 : row->tile_n;
     tegroup_impl_sm90_call call;
     void *arguments[1];
+    (void)keeps_d; /* unread where activations are left out */
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
     call.call = tegroup_impl_gpu_call_of(desc);
@@ -230,17 +288,24 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
     if (!call.gathers_b)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, forward ? row->tile_n : lines, &call, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, b_rows, &call, error));
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (activation) TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
+#endif
+    if (!activation)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                         dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]), dim3(TEGROUP_IMPL_SM90_THREADS),
-                         arguments, (size_t)row->shared_bytes, stream),
+        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]),
+                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)row->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
+}
+
+static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_sm90_launch(plan, desc, NULL, plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], 1, stream, error);
 }

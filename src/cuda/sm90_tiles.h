@@ -36,6 +36,11 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
+    /* An activation of gates and ups in the epilogue: */
+    tegroup_activation_desc activation; /* its output, row_scale and kind */
+    int32_t keeps_d;                    /* D is wanted, too */
+    uint64_t activated_shift;           /* as shift */
+    CUtensorMap activated, ups; /* of its output; of D's ups where these are its second half, map[D] having the first */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -49,14 +54,16 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegroup_impl_sm90_shape {
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether it
+ * applies an activation of gates and ups to what it gives. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool ACTIVATES_ = false>
+struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_;
+    static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
      * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 ? 128 : COLS;
+    static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
     static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
         return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
@@ -76,6 +83,12 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_> struct tegrou
                              USED = COUNT < SLABS ? COUNT : SLABS;
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of D, and what they are activated to.
+     * A tile of D whose gates and ups are halves has half its columns of each. */
+    static constexpr int SETS = PARTS * COLS / 64, SETS_USED = 2, PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
+    static_assert(!ACTIVATES
+                      || (TURNS && SETS % SETS_USED == 0 && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
+                  "every tile begins with the first set, and both are in the slabs");
 };
 
 /* What stands behind the ring and the slabs. */

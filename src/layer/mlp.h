@@ -17,13 +17,48 @@ static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const teg
     if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. No backend's kernels have one today. */
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
+                                                              tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
+                                                              const tegroup_gemm_desc *desc,
+                                                              const tegroup_activation_desc *activation, int keeps_d,
+                                                              struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+/* Why fc1's product has not the activation in its epilogue; NULL: it has. */
+static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan) {
+    tegroup_linear_desc fc1, fc2;
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
+    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
+    if (!TEGROUP_IMPL_FUSED_KERNELS || plan->fc1.forward.backend != TEGROUP_BACKEND_SM90)
+        return "must not be REQUIRED: only SM90 has a product with the activation in its epilogue";
+    if (!tegroup_impl_gated(desc->activation))
+        return "must not be REQUIRED: the epilogue's activation has a gate and an up";
+    if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16)
+        return "must not be REQUIRED: the epilogue writes preactivation and activated as the same of F16 and BF16";
+    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue writes rows of 16 bytes";
+    return NULL;
+}
+
+/* Which steps an epilogue takes over: the one place that knows of fused products. Where groups have few rows (the product's tile
+ * is one of 64) the kernel that activates is the slower one. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
                                                    tegroup_error *error) {
-    plan->fused = 0;
-    TEGROUP_IMPL_RULE(desc->fusion != TEGROUP_FUSION_REQUIRED, ERROR_UNSUPPORTED, "fusion",
-                      "must not be REQUIRED: no backend has a product with the activation in its epilogue",
+    const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
+              required = desc->fusion == TEGROUP_FUSION_REQUIRED;
+    const char *why = forward ? tegroup_impl_mlp_unfused(desc, plan) : NULL;
+    TEGROUP_IMPL_RULE(!required || !tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD), ERROR_UNSUPPORTED,
+                      "fusion",
+                      "must not be REQUIRED with grad_preactivation: no product has its gradient in an epilogue",
                       TEGROUP_FUSION_AUTO, desc->fusion);
+    TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
+    if (!forward || why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && plan->fc1.forward.tile_m <= 64))
+        return TEGROUP_OK;
+#if TEGROUP_IMPL_FUSED_KERNELS
+    plan->fused = TEGROUP_FUSED_FORWARD;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan_activated(&plan->fc1.forward, &plan->activated_kernel, error));
+#endif
     return TEGROUP_OK;
 }
 
@@ -267,9 +302,24 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
         tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
+    TEGROUP_IMPL_RULE(!(plan->fused & TEGROUP_FUSED_FORWARD) || tegroup_impl_aligned(activation.output.data, 16),
+                      ERROR_ALIGNMENT, "activated.data", "must be 16-byte aligned for TMA", 16,
+                      (uintptr_t)activation.output.data % 16);
+
     if (!run) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_FORWARD makes one of these two */
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
+    if (plan->fused & TEGROUP_FUSED_FORWARD) {
+#if TEGROUP_IMPL_FUSED_KERNELS
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
+            tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_activated(
+                                            products[0].plan, plan->activated_kernel, &products[0].gemm, &activation,
+                                            desc->preactivation.dtype != TEGROUP_DTYPE_UNSET, stream, error),
+                                        TEGROUP_OP_FORWARD, error),
+            TEGROUP_MLP_FC1, error));
+#endif
+    } else {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
+    }
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
 

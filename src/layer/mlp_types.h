@@ -4,7 +4,7 @@
 typedef enum tegroup_fusion {
     TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one, else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
-    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do today         */
+    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do for the gradient */
 } tegroup_fusion;
 
 typedef enum tegroup_mlp_layer {
@@ -105,7 +105,7 @@ typedef struct tegroup_mlp_desc {
 typedef struct tegroup_mlp_plan {
     size_t             struct_size;
     uint32_t           magic;
-    uint32_t           fused;            /* TEGROUP_FUSED_* bits; 0 today                                        */
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has FORWARD                               */
     tegroup_activation activation;
     int32_t            interleaved, recompute;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
@@ -114,4 +114,5 @@ typedef struct tegroup_mlp_plan {
     tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
     tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+    uint64_t           activated_kernel; /* FUSED_FORWARD: what is launched in place of fc1.forward's kernel     */
 } tegroup_mlp_plan;
