@@ -905,12 +905,6 @@ static __device__ __forceinline__ void tegroup_impl_copies_done() {
 #endif
 }
 
-/* Tokens that follow one another. */
-typedef struct tegroup_impl_router_run {
-    int64_t first;
-    int32_t live;
-} tegroup_impl_router_run;
-
 /* ---- rows between global and shared memory, a batch's at a time ---- */
 
 template <typename T>
@@ -928,24 +922,24 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
  * that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
-                                                                 int32_t pitch, uint64_t *barrier,
-                                                                 tegroup_impl_router_run run) {
+                                                                 int32_t pitch, uint64_t *barrier, int64_t first,
+                                                                 int32_t live) {
     const int64_t element = tegroup_impl_bits(m.dtype) / 8;
     const int32_t bytes = (int32_t)(m.cols * element);
-    const char *from = (const char *)m.data + run.first * m.ld * element;
+    const char *from = (const char *)m.data + first * m.ld * element;
 #if __CUDA_ARCH__ >= 900
     if (way.in_whole) {
-        if (threadIdx.x % 32 == 0 && run.live > 0)
+        if (threadIdx.x % 32 == 0 && live > 0)
             asm volatile(
                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                     (uint32_t)__cvta_generic_to_shared(rows)),
-                "l"(from), "r"(run.live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
+                "l"(from), "r"(live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
                 : "memory");
         return;
     }
 #endif
-    for (int32_t place = 0; place < run.live; place++, from += m.ld * element, rows += pitch)
+    for (int32_t place = 0; place < live; place++, from += m.ld * element, rows += pitch)
         if (way.in_piece == 16) tegroup_impl_router_copy_soon<uint4>(rows, from, bytes);
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
@@ -1022,22 +1016,16 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
 
     __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
         : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
-        const tegroup_impl_router_run r = run(way, 0);
-        first = r.first;
-        live = r.live;
+        find(way);
     }
-    /* The tokens of the warp's batch that is so many on; behind its last one all are empty. */
-    __device__ __forceinline__ tegroup_impl_router_run run(const tegroup_impl_router_way &way, int32_t ahead) const {
-        const int64_t at = index + (int64_t)(ahead * gridDim.x) * (blockDim.x / 32);
-        const tegroup_impl_router_run r = {at * way.each + tegroup_impl_min(at, way.longer),
-                                           at < way.batches ? (int32_t)way.each + (at < way.longer) : 0};
-        return r;
-    }
+    /* To the warp's next batch; behind its last one all are empty. */
     __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
         index += (int64_t)gridDim.x * (blockDim.x / 32);
-        const tegroup_impl_router_run r = run(way, 0);
-        first = r.first;
-        live = r.live;
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        first = index * way.each + tegroup_impl_min(index, way.longer);
+        live = index < way.batches ? (int32_t)way.each + (index < way.longer) : 0;
     }
     static __device__ __forceinline__ int32_t part() { return (int32_t)threadIdx.x % LANES; }
     static __device__ __forceinline__ int32_t quad_of(int j) { return j * LANES + part(); }
@@ -1102,6 +1090,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
+            __syncwarp(); /* the last quad is read by others than its own lane */
         }
     }
 
@@ -1292,7 +1281,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         }
         __syncwarp();
         {
-            const int32_t fellow = lane % share, begin = 4 * quads * fellow < experts ? 4 * quads * fellow : 0;
+            const int32_t fellow = lane % share, begin = 4 * quads * fellow;
             const uint32_t before =
                 (1u << lane) - (1u << (lane - fellow)); /* the lanes of the token ahead of this one */
             REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
@@ -1314,16 +1303,19 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                 for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
                 const REAL best = tegroup_impl_lanes_max<REAL, share>(mine);
                 const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
-                int32_t here = nodes - 1;
+                int32_t here = nodes - 1, q = 0, e = 0;
+                REAL second = -1, next = -1;
+                if (begin < experts) {
 #pragma unroll
-                for (int i = nodes - 2; i >= 0; i--)
-                    if (root[i] == mine) here = i;
-                const quad above = tegroup_impl_quad_at(parents + 4 * here);
-                const int32_t q = 4 * here + tegroup_impl_quad_find(above, mine);
-                const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
-                const int32_t e = 4 * q + tegroup_impl_quad_find(leaf, mine);
-                const REAL second = tegroup_impl_quad_second(leaf),
-                           next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+                    for (int i = nodes - 2; i >= 0; i--)
+                        if (root[i] == mine) here = i;
+                    const quad above = tegroup_impl_quad_at(parents + 4 * here);
+                    q = 4 * here + tegroup_impl_quad_find(above, mine);
+                    const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+                    e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+                    second = tegroup_impl_quad_second(leaf);
+                    next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+                }
                 chosen += best;
                 if (taken) {
                     tree[value_at + j] = best;
@@ -1427,13 +1419,12 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
-                                                                   tegroup_impl_router_run run) {
+                                                                   int64_t first, int32_t live) {
     const REAL *grad_weights =
-        tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + run.first * desc.grad_weights.ld);
-    const int32_t *indices =
-        tegroup_impl_router_fixed((const int32_t *)desc.indices.data + run.first * desc.indices.ld);
+        tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + first * desc.grad_weights.ld);
+    const int32_t *indices = tegroup_impl_router_fixed((const int32_t *)desc.indices.data + first * desc.indices.ld);
     if (sizeof(REAL) == 4 && way.by_fours) {
-        for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < run.live; slot.advance(way)) {
+        for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
             REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
             tegroup_impl_copy_soon((uint4 *)(grads + slot.choice),
                                    (const uint4 *)(grad_weights + (slot.place * desc.grad_weights.ld + slot.choice)));
@@ -1442,7 +1433,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
         }
         return;
     }
-    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < run.live; slot.advance(way)) {
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
         tegroup_impl_copy_soon(grads + slot.choice, grad_weights + (slot.place * desc.grad_weights.ld + slot.choice));
         tegroup_impl_copy_soon((int32_t *)(grads + desc.k) + slot.choice,
@@ -1479,8 +1470,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                      : "memory");
     __syncwarp();
 #endif
-    tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.run(way, 0));
-    tegroup_impl_router_choices<REAL>(desc, way, memory, batch.run(way, 0));
+    tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+    tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
     for (int32_t q = (int32_t)threadIdx.x; way.block_bytes != 0 && 4 * q < experts; q += (int32_t)blockDim.x)
         balances[q] = tegroup_impl_router_balance<REAL>(desc, way, q);
     __syncthreads();
@@ -1522,8 +1513,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             }
         batch.advance(way);
         __syncwarp();
-        tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.run(way, 0));
-        tegroup_impl_router_choices<REAL>(desc, way, memory, batch.run(way, 0));
+        tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+        tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
         REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {

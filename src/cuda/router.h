@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         }
         __syncwarp();
         {
-            const int32_t fellow = lane % share, begin = 4 * quads * fellow < experts ? 4 * quads * fellow : 0;
+            const int32_t fellow = lane % share, begin = 4 * quads * fellow;
             const uint32_t before =
                 (1u << lane) - (1u << (lane - fellow)); /* the lanes of the token ahead of this one */
             REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
@@ -120,16 +120,19 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                 for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
                 const REAL best = tegroup_impl_lanes_max<REAL, share>(mine);
                 const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
-                int32_t here = nodes - 1;
+                int32_t here = nodes - 1, q = 0, e = 0;
+                REAL second = -1, next = -1;
+                if (begin < experts) {
 #pragma unroll
-                for (int i = nodes - 2; i >= 0; i--)
-                    if (root[i] == mine) here = i;
-                const quad above = tegroup_impl_quad_at(parents + 4 * here);
-                const int32_t q = 4 * here + tegroup_impl_quad_find(above, mine);
-                const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
-                const int32_t e = 4 * q + tegroup_impl_quad_find(leaf, mine);
-                const REAL second = tegroup_impl_quad_second(leaf),
-                           next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+                    for (int i = nodes - 2; i >= 0; i--)
+                        if (root[i] == mine) here = i;
+                    const quad above = tegroup_impl_quad_at(parents + 4 * here);
+                    q = 4 * here + tegroup_impl_quad_find(above, mine);
+                    const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+                    e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+                    second = tegroup_impl_quad_second(leaf);
+                    next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+                }
                 chosen += best;
                 if (taken) {
                     tree[value_at + j] = best;
@@ -233,13 +236,12 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
                                                                    const tegroup_impl_router_way &way, char *to,
-                                                                   tegroup_impl_router_run run) {
+                                                                   int64_t first, int32_t live) {
     const REAL *grad_weights =
-        tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + run.first * desc.grad_weights.ld);
-    const int32_t *indices =
-        tegroup_impl_router_fixed((const int32_t *)desc.indices.data + run.first * desc.indices.ld);
+        tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + first * desc.grad_weights.ld);
+    const int32_t *indices = tegroup_impl_router_fixed((const int32_t *)desc.indices.data + first * desc.indices.ld);
     if (sizeof(REAL) == 4 && way.by_fours) {
-        for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < run.live; slot.advance(way)) {
+        for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
             REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
             tegroup_impl_copy_soon((uint4 *)(grads + slot.choice),
                                    (const uint4 *)(grad_weights + (slot.place * desc.grad_weights.ld + slot.choice)));
@@ -248,7 +250,7 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
         }
         return;
     }
-    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < run.live; slot.advance(way)) {
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
         REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
         tegroup_impl_copy_soon(grads + slot.choice, grad_weights + (slot.place * desc.grad_weights.ld + slot.choice));
         tegroup_impl_copy_soon((int32_t *)(grads + desc.k) + slot.choice,
@@ -285,8 +287,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                      : "memory");
     __syncwarp();
 #endif
-    tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.run(way, 0));
-    tegroup_impl_router_choices<REAL>(desc, way, memory, batch.run(way, 0));
+    tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+    tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
     for (int32_t q = (int32_t)threadIdx.x; way.block_bytes != 0 && 4 * q < experts; q += (int32_t)blockDim.x)
         balances[q] = tegroup_impl_router_balance<REAL>(desc, way, q);
     __syncthreads();
@@ -328,8 +330,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             }
         batch.advance(way);
         __syncwarp();
-        tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.run(way, 0));
-        tegroup_impl_router_choices<REAL>(desc, way, memory, batch.run(way, 0));
+        tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+        tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
         REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {

@@ -134,12 +134,6 @@ static __device__ __forceinline__ void tegroup_impl_copies_done() {
 #endif
 }
 
-/* Tokens that follow one another. */
-typedef struct tegroup_impl_router_run {
-    int64_t first;
-    int32_t live;
-} tegroup_impl_router_run;
-
 /* ---- rows between global and shared memory, a batch's at a time ---- */
 
 template <typename T>
@@ -157,24 +151,24 @@ static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, c
  * that copies them all at once. */
 static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
                                                                  const tegroup_impl_router_way &way, char *rows,
-                                                                 int32_t pitch, uint64_t *barrier,
-                                                                 tegroup_impl_router_run run) {
+                                                                 int32_t pitch, uint64_t *barrier, int64_t first,
+                                                                 int32_t live) {
     const int64_t element = tegroup_impl_bits(m.dtype) / 8;
     const int32_t bytes = (int32_t)(m.cols * element);
-    const char *from = (const char *)m.data + run.first * m.ld * element;
+    const char *from = (const char *)m.data + first * m.ld * element;
 #if __CUDA_ARCH__ >= 900
     if (way.in_whole) {
-        if (threadIdx.x % 32 == 0 && run.live > 0)
+        if (threadIdx.x % 32 == 0 && live > 0)
             asm volatile(
                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                     (uint32_t)__cvta_generic_to_shared(rows)),
-                "l"(from), "r"(run.live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
+                "l"(from), "r"(live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
                 : "memory");
         return;
     }
 #endif
-    for (int32_t place = 0; place < run.live; place++, from += m.ld * element, rows += pitch)
+    for (int32_t place = 0; place < live; place++, from += m.ld * element, rows += pitch)
         if (way.in_piece == 16) tegroup_impl_router_copy_soon<uint4>(rows, from, bytes);
         else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
         else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
@@ -251,22 +245,16 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
 
     __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
         : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
-        const tegroup_impl_router_run r = run(way, 0);
-        first = r.first;
-        live = r.live;
+        find(way);
     }
-    /* The tokens of the warp's batch that is so many on; behind its last one all are empty. */
-    __device__ __forceinline__ tegroup_impl_router_run run(const tegroup_impl_router_way &way, int32_t ahead) const {
-        const int64_t at = index + (int64_t)(ahead * gridDim.x) * (blockDim.x / 32);
-        const tegroup_impl_router_run r = {at * way.each + tegroup_impl_min(at, way.longer),
-                                           at < way.batches ? (int32_t)way.each + (at < way.longer) : 0};
-        return r;
-    }
+    /* To the warp's next batch; behind its last one all are empty. */
     __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
         index += (int64_t)gridDim.x * (blockDim.x / 32);
-        const tegroup_impl_router_run r = run(way, 0);
-        first = r.first;
-        live = r.live;
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        first = index * way.each + tegroup_impl_min(index, way.longer);
+        live = index < way.batches ? (int32_t)way.each + (index < way.longer) : 0;
     }
     static __device__ __forceinline__ int32_t part() { return (int32_t)threadIdx.x % LANES; }
     static __device__ __forceinline__ int32_t quad_of(int j) { return j * LANES + part(); }
@@ -331,6 +319,7 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
+            __syncwarp(); /* the last quad is read by others than its own lane */
         }
     }
 
