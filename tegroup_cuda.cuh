@@ -771,28 +771,32 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 
 /* ==== [6] Router: a warp's batch of tokens ==== */
 
-/* A warp takes a batch of tokens. LANES lanes work out a token's softmax in registers, quad q of its experts in those of lane
- * q % LANES, TURNS tokens one after another. To choose, each lane takes one token for itself and asks no other lane: the
- * token's probabilities lie in shared memory, above them the largest of each four, and so on up, so that the best expert is
- * found on the way down this tree, and only the nodes on that way change when it is taken out. */
-enum { TEGROUP_IMPL_ROUTER_WARPS = 8, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024, TEGROUP_IMPL_ROUTER_LEVELS = 6 };
-
-/* The tree's levels in shared memory, over so many leaf quads; at most eight nodes above them are the root's, in registers. */
-static constexpr __host__ __device__ int tegroup_impl_router_levels(int quads) {
-    return quads <= 8 ? 1 : 1 + tegroup_impl_router_levels((quads + 3) / 4);
-}
-static constexpr __host__ __device__ int tegroup_impl_router_root(int quads) {
-    return quads <= 8 ? quads : tegroup_impl_router_root((quads + 3) / 4);
-}
+/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
+ * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
+ * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four
+ * of those in the lane's registers, so that the best expert is found on the way down this tree, and only what lies on that way
+ * changes when it is taken out. Four warps a block and three blocks a multiprocessor leave each lane 168 registers. With fewer some
+ * are spilled, and what is read back from local memory waits for all loads that are under way. */
+enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
 
 static __device__ __forceinline__ float tegroup_impl_larger(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double tegroup_impl_larger(double a, double b) { return fmax(a, b); }
+static __device__ __forceinline__ float tegroup_impl_smaller(float a, float b) { return fminf(a, b); }
+static __device__ __forceinline__ double tegroup_impl_smaller(double a, double b) { return fmin(a, b); }
 
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_quad<REAL> &v) {
     return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
+}
+
+/* The largest that is left when the largest, or one of its equals, is taken out. */
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_impl_quad<REAL> &v) {
+    return tegroup_impl_larger(
+        tegroup_impl_smaller(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3])),
+        tegroup_impl_larger(tegroup_impl_smaller(v.x[0], v.x[1]), tegroup_impl_smaller(v.x[2], v.x[3])));
 }
 
 /* A whole quad from shared memory: what is read in parts is read in several steps. */
@@ -859,7 +863,7 @@ static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, doub
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* How the rows of a matrix are read or written: element by element, or by four floats or halves at a time. */
+/* How the rows of a matrix are read: element by element, or four floats or halves at a time. */
 typedef enum tegroup_impl_router_access {
     TEGROUP_IMPL_ROUTER_ELEMENTS,
     TEGROUP_IMPL_ROUTER_FLOATS,
@@ -868,11 +872,16 @@ typedef enum tegroup_impl_router_access {
 
 /* What both router kernels are given besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;                          /* backward: see tegroup_impl_router_per_count  */
-    tegroup_impl_router_access in, out;        /* of the matrices of [tokens, experts]         */
-    int32_t histogram;                         /* assignments are counted a block at a time    */
-    int32_t block_bytes, token_bytes;          /* shared memory of a block, and of each token  */
-    int32_t level[TEGROUP_IMPL_ROUTER_LEVELS]; /* where the tree's levels begin, leaves first */
+    double per_count;               /* backward: see tegroup_impl_router_per_count                        */
+    int64_t batches, each, longer;  /* of batches `each` tokens long; how many have one more              */
+    tegroup_impl_router_access in;  /* forward: how rows are read                                         */
+    int32_t in_piece, in_whole;     /* backward: bytes that rows read fall into; those of a batch are one */
+    int32_t out_piece, out_whole;   /* likewise rows written                                              */
+    int32_t histogram;              /* forward: assignments are counted a block at a time                 */
+    int32_t block_bytes;            /* shared memory of a block,                                          */
+    int32_t row_bytes, token_bytes; /* of a token's rows, and behind all rows of what it has besides      */
+    uint32_t k, per_k;              /* and 2^16 / k, rounded up                                           */
+    int32_t by_fours;               /* backward: choices are copied four at a time                        */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -880,37 +889,171 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Tokens of one turn lie TURNS apart, and the memory of each is an odd
- * number of quads long, so that neither lanes that share a token nor lanes that have one each meet in a bank. */
+/* An element or a piece on its way into shared memory, with no register to wait for; before SM80 at once. */
+template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
+                 "n"(sizeof(T))
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+static __device__ __forceinline__ void tegroup_impl_copies_done() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* ---- rows between global and shared memory, a batch's at a time ---- */
+
+template <typename T>
+static __device__ __forceinline__ void tegroup_impl_router_copy(char *to, const char *from, int32_t bytes) {
+    for (int32_t at = (int32_t)threadIdx.x % 32 * (int32_t)sizeof(T); at < bytes; at += 32 * (int32_t)sizeof(T))
+        *(T *)(void *)(to + at) = *(const T *)(const void *)(from + at);
+}
+template <typename T>
+static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, const char *from, int32_t bytes) {
+    for (int32_t at = (int32_t)threadIdx.x % 32 * (int32_t)sizeof(T); at < bytes; at += 32 * (int32_t)sizeof(T))
+        tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
+}
+
+/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90 has an engine
+ * that copies them all at once. */
+static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
+                                                                 const tegroup_impl_router_way &way, char *rows,
+                                                                 int32_t pitch, uint64_t *barrier, int64_t first,
+                                                                 int32_t live) {
+    const int64_t element = tegroup_impl_bits(m.dtype) / 8;
+    const int32_t bytes = (int32_t)(m.cols * element);
+    const char *from = (const char *)m.data + first * m.ld * element;
+#if __CUDA_ARCH__ >= 900
+    if (way.in_whole) {
+        if (threadIdx.x % 32 == 0 && live > 0)
+            asm volatile(
+                "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    (uint32_t)__cvta_generic_to_shared(rows)),
+                "l"(from), "r"(live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
+                : "memory");
+        return;
+    }
+#endif
+    for (int32_t place = 0; place < live; place++, from += m.ld * element, rows += pitch)
+        if (way.in_piece == 16) tegroup_impl_router_copy_soon<uint4>(rows, from, bytes);
+        else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
+        else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
+}
+/* And until they are there, with all else that the warp's lanes copy. */
+static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
+                                                                   uint64_t *barrier, uint32_t parity) {
+    tegroup_impl_copies_done();
+#if __CUDA_ARCH__ >= 900
+    if (way.in_whole)
+        asm volatile("{.reg .pred over;\n"
+                     "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                     "@!over bra again;}" ::"r"((uint32_t)__cvta_generic_to_shared(barrier)),
+                     "r"(parity)
+                     : "memory");
+#endif
+    __syncwarp();
+}
+
+/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy is done
+ * do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the lanes' own reads of
+ * shared memory stand in, and where memory is slow to take the stores these wait with them. */
+static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
+                                                                 const tegroup_impl_router_way &way, const char *rows,
+                                                                 int32_t pitch, int64_t first, int32_t live) {
+    const int64_t element = tegroup_impl_bits(m.dtype) / 8;
+    const int32_t bytes = (int32_t)(m.cols * element);
+    char *to = (char *)m.data + first * m.ld * element;
+#if __CUDA_ARCH__ >= 900
+    if (way.out_whole) {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                         "cp.async.bulk.commit_group;" ::"l"(to),
+                         "r"((uint32_t)__cvta_generic_to_shared(rows)), "r"(live * bytes)
+                         : "memory");
+        return;
+    }
+#endif
+    __syncwarp();
+    for (int32_t place = 0; place < live; place++, to += m.ld * element, rows += pitch)
+        if (way.out_piece == 16) tegroup_impl_router_copy<uint4>(to, rows, bytes);
+        else if (way.out_piece == 8) tegroup_impl_router_copy<uint2>(to, rows, bytes);
+        else if (way.out_piece == 4) tegroup_impl_router_copy<uint32_t>(to, rows, bytes);
+        else tegroup_impl_router_copy<uint16_t>(to, rows, bytes);
+}
+static __device__ __forceinline__ void tegroup_impl_router_store_done() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+    __syncwarp();
+}
+
+/* ---- a warp's batch ---- */
+
+/* A pointer that the compiler works out where this stands: left to itself it does so anew at each use, in 64 bits. */
+template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
+    asm volatile("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+    return p;
+}
+
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have as many
+ * tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has besides its row is an
+ * odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
 
-    int64_t first;
+    int64_t index, first; /* of the batch among all, and of its first token */
+    int32_t live;         /* how many tokens it has */
     quad v[TURNS][QUADS];
 
+    __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
+        : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
+        find(way);
+    }
+    /* To the warp's next batch; behind its last one all are empty. */
+    __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
+        index += (int64_t)gridDim.x * (blockDim.x / 32);
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        first = index * way.each + tegroup_impl_min(index, way.longer);
+        live = index < way.batches ? (int32_t)way.each + (index < way.longer) : 0;
+    }
     static __device__ __forceinline__ int32_t part() { return (int32_t)threadIdx.x % LANES; }
     static __device__ __forceinline__ int32_t quad_of(int j) { return j * LANES + part(); }
     static __device__ __forceinline__ int32_t place(int turn) {
-        return (int32_t)threadIdx.x % 32 / LANES * TURNS + turn;
+        return turn * (32 / LANES) + (int32_t)threadIdx.x % 32 / LANES;
     }
-    /* Past the last token the last one is repeated, and nothing is written. */
-    __device__ __forceinline__ int64_t row_of(const tegroup_matrix &m, int turn) const {
-        return tegroup_impl_min(first + place(turn), m.rows - 1) * m.ld;
+    /* Where a row begins, `at` tokens on. */
+    template <typename T> __device__ __forceinline__ T *row_of(const tegroup_matrix &m, int32_t at) const {
+        return (T *)m.data + first * m.ld + (uint32_t)at * m.ld;
+    }
+    /* A lane's quad, and where a row has fewer its last one in place of those it lacks. */
+    static __device__ __forceinline__ int32_t quad_within(int j, int64_t cols) {
+        return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch from `from` going. Halves stay halves, in half of a quad; elements stay where they are. */
-    __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access, int64_t from) {
-        first = from;
-        if (first >= m.rows) return;
+    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of a quad;
+     * elements stay where they are. */
+    __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
+        if (live <= 0) return;
+        const int32_t end = live - 1;
         if (access == TEGROUP_IMPL_ROUTER_FLOATS) {
+            const float *start = tegroup_impl_router_fixed(row_of<const float>(m, 0));
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++) {
-                const float4 *row = (const float4 *)((const float *)m.data + row_of(m, turn)) + part();
+                const float4 *row = (const float4 *)(start + (uint32_t)min(place(turn), end) * m.ld);
 #pragma unroll
                 for (int j = 0; j < QUADS; j++) {
-                    if (4 * quad_of(j) >= m.cols) continue;
-                    const float4 x = row[j * LANES];
+                    const float4 x = row[quad_within(j, m.cols)];
                     v[turn][j].x[0] = (REAL)x.x;
                     v[turn][j].x[1] = (REAL)x.y;
                     v[turn][j].x[2] = (REAL)x.z;
@@ -918,13 +1061,13 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                 }
             }
         } else if (access == TEGROUP_IMPL_ROUTER_HALVES) {
+            const uint16_t *start = tegroup_impl_router_fixed(row_of<const uint16_t>(m, 0));
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++) {
-                const uint2 *row = (const uint2 *)((const uint16_t *)m.data + row_of(m, turn)) + part();
+                const uint2 *row = (const uint2 *)(start + (uint32_t)min(place(turn), end) * m.ld);
 #pragma unroll
                 for (int j = 0; j < QUADS; j++) {
-                    if (4 * quad_of(j) >= m.cols) continue;
-                    const uint2 x = row[j * LANES];
+                    const uint2 x = row[quad_within(j, m.cols)];
                     v[turn][j].x[0] = (REAL)__uint_as_float(x.x);
                     v[turn][j].x[1] = (REAL)__uint_as_float(x.y);
                 }
@@ -932,32 +1075,76 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's memory; past the last column `rest`. */
-    __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *memory,
+    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is `rest`. */
+    __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
-        if (way.in == TEGROUP_IMPL_ROUTER_ELEMENTS) {
-            const int32_t bytes = tegroup_impl_bits(m.dtype) / 8, cols = (int32_t)m.cols;
+        if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
+        const int32_t bytes = tegroup_impl_bits(m.dtype) / 8, cols = (int32_t)m.cols;
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                const char *row = (const char *)m.data + row_of(m, turn) * bytes;
-                REAL *to = (REAL *)(memory + place(turn) * way.token_bytes);
+        for (int turn = 0; turn < TURNS; turn++) {
+            const char *row = (const char *)m.data + (first + min(place(turn), live - 1)) * m.ld * bytes;
+            REAL *to = (REAL *)(rows + place(turn) * way.row_bytes);
 #pragma unroll 1
-                for (int32_t e = part(); e < (cols + 3) / 4 * 4; e += LANES)
-                    to[e] = e < cols ? tegroup_impl_load_as(m.dtype, row, e, rest) : rest;
-                __syncwarp();
+            for (int32_t e = part(); e < (cols + 3) / 4 * 4; e += LANES)
+                to[e] = e < cols ? tegroup_impl_load_as(m.dtype, row, e, rest) : rest;
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
+            __syncwarp(); /* the last quad is read by others than its own lane */
+        }
+    }
+
+    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads that a row
+     * lacks its last one, filled up with zeros. */
+    __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+                v[turn][j] = tegroup_impl_quad_at((const REAL *)(rows + min(place(turn), live - 1) * pitch)
+                                                  + 4 * quad_within(j, cols));
+        if (cols % 4 != 0)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (4 * quad_within(j, cols) + i >= cols)
+#pragma unroll
+                        for (int turn = 0; turn < TURNS; turn++) v[turn][j].x[i] = 0;
+    }
+
+    /* The numbers as rows of the matrix, in shared memory. */
+    __device__ __forceinline__ void put(const tegroup_matrix &m, char *rows, int32_t pitch) const {
+        if (m.dtype == TEGROUP_DTYPE_F32) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
 #pragma unroll
                 for (int j = 0; j < QUADS; j++)
-                    if (4 * quad_of(j) < cols) v[turn][j] = ((const quad *)to)[quad_of(j)];
-            }
+                    if (4 * quad_of(j) < m.cols)
+                        ((float4 *)(rows + place(turn) * pitch))[quad_of(j)] =
+                            make_float4((float)v[turn][j].x[0], (float)v[turn][j].x[1], (float)v[turn][j].x[2],
+                                        (float)v[turn][j].x[3]);
+        } else if (m.dtype != TEGROUP_DTYPE_F64 && sizeof(REAL) == 4) {
+            const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * quad_of(j) < m.cols)
+                        ((uint2 *)(rows + place(turn) * pitch))[quad_of(j)] =
+                            make_uint2(tegroup_impl_two_halves((float)v[turn][j].x[0], (float)v[turn][j].x[1], bf16),
+                                       tegroup_impl_two_halves((float)v[turn][j].x[2], (float)v[turn][j].x[3], bf16));
+        } else { /* doubles become halves at once: they would be rounded twice */
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (4 * quad_of(j) + i < m.cols)
+                            tegroup_impl_store_as(m.dtype, rows + place(turn) * pitch, 4 * quad_of(j) + i,
+                                                  v[turn][j].x[i]);
         }
-        if (m.cols > (LANES * QUADS - 1) * 4) return;
-#pragma unroll
-        for (int j = 0; j < QUADS; j++)
-            if (4 * quad_of(j) >= m.cols)
-#pragma unroll
-                for (int turn = 0; turn < TURNS; turn++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) v[turn][j].x[i] = rest;
     }
 
     /* Halves become numbers. */
@@ -976,20 +1163,21 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another: token of the batch, and choice. */
-struct tegroup_impl_router_slots {
-    int32_t place, choice, k, places_on, choices_on;
+/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and choice. */
+template <int UNIT> struct tegroup_impl_router_slots {
+    uint32_t at, place, choice;
 
-    __device__ __forceinline__ explicit tegroup_impl_router_slots(int32_t k_)
-        : place((int32_t)threadIdx.x % 32 / k_), choice((int32_t)threadIdx.x % 32 % k_), k(k_), places_on(32 / k_),
-          choices_on(32 % k_) {}
-    __device__ __forceinline__ void advance() {
-        place += places_on;
-        choice += choices_on;
-        if (choice >= k) {
-            choice -= k;
-            place++;
-        }
+    __device__ __forceinline__ explicit tegroup_impl_router_slots(const tegroup_impl_router_way &way)
+        : at(threadIdx.x % 32 * UNIT) {
+        find(way);
+    }
+    __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
+        at += 32 * UNIT;
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        place = at * way.per_k >> 16; /* right as long as at * k < 2^16 */
+        choice = at - place * way.k;
     }
 };
 
@@ -997,39 +1185,40 @@ struct tegroup_impl_router_slots {
 
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
-                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 2)
+                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    enum {
-        tokens = batch_of::tokens,
-        levels = tegroup_impl_router_levels(LANES * QUADS),
-        nodes = tegroup_impl_router_root(LANES * QUADS)
-    };
-    const int32_t experts = desc.experts, k = desc.k, lane = (int32_t)threadIdx.x % 32, part = lane % LANES,
-                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
-    const int64_t rows = desc.logits.rows, stride = (int64_t)gridDim.x * warps * tokens;
-    /* of a token: its tree, what its weights are divided by, the probabilities that it chose and their experts */
-    const int32_t divisor_at = way.level[levels], value_at = divisor_at + 1,
+    /* lanes that choose for a token, quads of each, and how many fours of these */
+    enum { tokens = batch_of::tokens, share = 32 / tokens, quads = LANES * QUADS / share, nodes = quads / 4 };
+    const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
+                  part = lane % LANES, warp = (int32_t)threadIdx.x / 32;
+    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, the probabilities that it
+     * chose and their experts */
+    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, value_at = divisor_at + 1,
                   index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
-    char *memory = tegroup_impl_router_memory() + way.block_bytes + warp * (tokens * way.token_bytes);
-    batch_of batch;
+    char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
+         *memory = rows + tokens * way.row_bytes;
+    batch_of batch(way);
 
-    batch.load(desc.logits, way.in, ((int64_t)blockIdx.x * warps + warp) * tokens);
+    batch.load(desc.logits, way.in);
+    if (lane < tokens) /* what only fills a quad is never chosen */
+        for (int32_t q = room / 4; q % 4 != 0; q++) ((REAL *)(memory + lane * way.token_bytes))[q] = -1;
     if (way.histogram) {
         for (int32_t e = (int32_t)threadIdx.x; e < experts; e += (int32_t)blockDim.x) histogram[e] = 0;
         __syncthreads();
     }
-    while (batch.first < rows) {
+    while (batch.live > 0) {
         const int64_t first = batch.first;
-        REAL sum[TURNS];
+        const int32_t live = batch.live;
+        REAL sum[TURNS], sums_of_all = 0;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
             else batch.widen(false);
         }
-        batch.settle(desc.logits, way, memory, -(REAL)INFINITY);
+        batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
@@ -1039,126 +1228,117 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                 for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
             const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
 #pragma unroll
-            for (int j = 0; j < QUADS; j++)
+            for (int j = 0; j < QUADS; j++) {
+                /* what stands in for a quad that the row lacks counts nothing */
+                const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - largest);
+                    batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
                     sums.x[i] += batch.v[turn][j].x[i];
                 }
+            }
             sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+            sums_of_all += sum[turn];
         }
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             const int32_t place = batch_of::place(turn);
-            REAL *tree = (REAL *)(memory + place * way.token_bytes), *parents = tree + way.level[1] + part,
-                 *to = (REAL *)desc.probabilities.data + (first + place) * desc.probabilities.ld + 4 * part;
-            quad *leaves = (quad *)tree + part;
-            const int32_t stored = first + place < rows && way.out == TEGROUP_IMPL_ROUTER_FLOATS ? experts : 0;
-            const REAL scale = (REAL)1 / sum[turn];
+            REAL *parents = (REAL *)(memory + place * way.token_bytes);
+            quad *leaves = (quad *)(rows + place * way.row_bytes);
+            const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
+            if (part == 0) parents[divisor_at] = sum[turn];
 #pragma unroll
             for (int j = 0; j < QUADS; j++) {
+                const int32_t q = batch_of::quad_of(j);
                 quad v = batch.v[turn][j];
 #pragma unroll
                 for (int i = 0; i < 4; i++) v.x[i] *= scale;
                 const REAL most = tegroup_impl_quad_max(v);
-                if (4 * batch_of::quad_of(j) < stored)
-                    *((float4 *)(void *)to + j * LANES) =
-                        make_float4((float)v.x[0], (float)v.x[1], (float)v.x[2], (float)v.x[3]);
-                if (4 * batch_of::quad_of(j) < experts) {
-                    leaves[j * LANES] = v;
-                    if (levels > 1) parents[j * LANES] = most;
+                if (4 * q < experts) {
+                    leaves[q] = v;
+                    parents[q] = most;
                 }
             }
-            if (part == 0) tree[divisor_at] = sum[turn];
         }
-        if (way.out == TEGROUP_IMPL_ROUTER_ELEMENTS) {
-            __syncwarp();
+        tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
+        tegroup_impl_router_store_done();
+        batch.advance(way);
+        batch.load(desc.logits, way.in); /* on its way while the lanes choose */
+        if (lane < tokens)
+            for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
+        /* A logit that is no number or infinite makes every probability NaN, and the first k experts are then chosen. */
+        if (sums_of_all != sums_of_all) {
 #pragma unroll 1
-            for (int32_t place = 0; place < tokens && first + place < rows; place++) {
-                const REAL *tree = (const REAL *)(memory + place * way.token_bytes);
-                REAL *to = (REAL *)desc.probabilities.data + (first + place) * desc.probabilities.ld;
-                for (int32_t e = lane; e < experts; e += 32) to[e] = tree[e];
-            }
-            __syncwarp();
-        }
-        /* Of the tree: a logit that is no number or infinite makes every probability NaN, and the first k experts are then
-         * chosen; what only fills a node is never chosen. */
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            REAL *tree = (REAL *)(memory + batch_of::place(turn) * way.token_bytes);
-            if (sum[turn] != sum[turn])
+            for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
+                const REAL sum = ((REAL *)(memory + place * way.token_bytes))[divisor_at];
+                if (sum == sum) continue;
                 for (int32_t q = part; 4 * q < experts; q += LANES) {
-                    const quad zero = {{0, 0, 0, 0}};
-                    ((quad *)tree)[q] = zero;
-                    if (levels > 1) tree[way.level[1] + q] = 0;
+                    for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++)
+                        ((REAL *)(rows + place * way.row_bytes))[e] = 0;
+                    ((REAL *)(memory + place * way.token_bytes))[q] = 0;
                 }
-            if (part == experts / 4 % LANES)
-                for (int32_t e = experts; e % 4 != 0; e++) tree[e] = -1;
-            if (levels > 1 && part < way.level[2] - way.level[1] - way.level[1] / 4)
-                tree[way.level[1] + way.level[1] / 4 + part] = -1;
-        }
-        batch.load(desc.logits, way.in, first + stride); /* on its way while the lanes choose */
-#pragma unroll
-        for (int level = 2; level < levels; level++) {
-            __syncwarp();
-#pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                REAL *tree = (REAL *)(memory + batch_of::place(turn) * way.token_bytes);
-                for (int32_t q = part; q < way.level[level + 1] - way.level[level]; q += LANES)
-                    tree[way.level[level] + q] =
-                        4 * q < way.level[level] - way.level[level - 1]
-                            ? tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[level - 1] + 4 * q))
-                            : (REAL)-1;
             }
         }
         __syncwarp();
-        if (lane < tokens) {
-            REAL *tree = (REAL *)(memory + lane * way.token_bytes);
+        {
+            const int32_t fellow = lane % share, begin = 4 * quads * fellow;
+            const uint32_t before =
+                (1u << lane) - (1u << (lane - fellow)); /* the lanes of the token ahead of this one */
+            REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
+                 *leaves = (REAL *)(rows + lane / share * way.row_bytes) + begin;
             const REAL all = tree[divisor_at];
-            const bool live = first + lane < rows;
             REAL chosen = all != all ? all : (REAL)0;
             REAL root[nodes];
 #pragma unroll
             for (int i = 0; i < nodes; i++)
-                root[i] = 4 * i < way.level[levels] - way.level[levels - 1]
-                              ? tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[levels - 1] + 4 * i))
+                root[i] = 16 * (fellow * nodes + i) < experts
+                              ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
                               : (REAL)-1;
+#pragma unroll 1
             for (int32_t j = 0; j < k; j++) {
-                REAL best = root[0], next = -1;
-                int32_t here = nodes - 1; /* of equals the first, here and below */
+                /* Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken:
+                 * these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+                REAL mine = root[0];
 #pragma unroll
-                for (int i = 1; i < nodes; i++) best = tegroup_impl_larger(best, root[i]);
+                for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
+                const REAL best = tegroup_impl_lanes_max<REAL, share>(mine);
+                const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
+                int32_t here = nodes - 1, q = 0, e = 0;
+                REAL second = -1, next = -1;
+                if (begin < experts) {
 #pragma unroll
-                for (int i = nodes - 2; i >= 0; i--)
-                    if (root[i] == best) here = i;
-#pragma unroll
-                for (int level = levels - 1; level >= 0; level--)
-                    here = 4 * here
-                           + tegroup_impl_quad_find(tegroup_impl_quad_at(tree + way.level[level] + 4 * here), best);
+                    for (int i = nodes - 2; i >= 0; i--)
+                        if (root[i] == mine) here = i;
+                    const quad above = tegroup_impl_quad_at(parents + 4 * here);
+                    q = 4 * here + tegroup_impl_quad_find(above, mine);
+                    const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+                    e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+                    second = tegroup_impl_quad_second(leaf);
+                    next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+                }
                 chosen += best;
-                tree[value_at + j] = best;
-                ((int32_t *)tree)[index_at + j] = here;
-                if (live && way.histogram) atomicAdd(&histogram[here], 1u);
-                if (live && !way.histogram) atomicAdd((unsigned long long *)desc.counts.data + here, 1ull);
-#pragma unroll
-                for (int level = 0; level < levels; level++) {
-                    tree[way.level[level] + here] = next;
-                    here /= 4;
-                    next = tegroup_impl_quad_max(tegroup_impl_quad_at(tree + way.level[level] + 4 * here));
+                if (taken) {
+                    tree[value_at + j] = best;
+                    ((int32_t *)tree)[index_at + j] = begin + e;
+                    leaves[e] = -1;
+                    parents[q] = second;
                 }
 #pragma unroll
-                for (int i = 0; i < nodes; i++) root[i] = i == here ? next : root[i];
+                for (int i = 0; i < nodes; i++) root[i] = taken && i == here ? next : root[i];
             }
-            tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
+            if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
         }
         __syncwarp();
-        for (tegroup_impl_router_slots slot(k); slot.place < tokens && first + slot.place < rows; slot.advance()) {
+        REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
+        int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+        for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
             const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
-            const int64_t token = first + slot.place;
-            ((REAL *)desc.weights.data)[token * desc.weights.ld + slot.choice] =
+            const int32_t e = ((const int32_t *)tree)[index_at + slot.choice];
+            if (way.histogram) atomicAdd(&histogram[e], 1u);
+            else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
+            weights[slot.place * desc.weights.ld + slot.choice] =
                 tegroup_impl_quotient(tree[value_at + slot.choice], tree[divisor_at]);
-            ((int32_t *)desc.indices.data)[token * desc.indices.ld + slot.choice] =
-                ((const int32_t *)tree)[index_at + slot.choice];
+            indices[slot.place * desc.indices.ld + slot.choice] = e;
         }
         __syncwarp();
     }
@@ -1235,36 +1415,29 @@ static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balan
     return v;
 }
 
-/* An element on its way into shared memory, with no register to wait for; before SM80 at once. */
-template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
-                 "n"(sizeof(T))
-                 : "memory");
-#else
-    *to = *from;
-#endif
-}
-static __device__ __forceinline__ void tegroup_impl_copies_done() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-/* The choices of a batch and the gradients of their weights, behind each token's row of `room`. */
+/* Set going the copies of a batch's choices and of the gradients of their weights, each token's to its memory from `to`. */
 template <typename REAL>
 static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup_router_backward_desc &desc,
-                                                                   const tegroup_impl_router_way &way, char *memory,
-                                                                   int64_t first, int32_t tokens, int32_t room) {
-    const int32_t k = desc.k, index_at = (room + k) * (int32_t)(sizeof(REAL) / 4);
-    for (tegroup_impl_router_slots slot(k); slot.place < tokens && first + slot.place < desc.probabilities.rows;
-         slot.advance()) {
-        const int64_t token = first + slot.place;
-        char *row = memory + slot.place * way.token_bytes;
-        tegroup_impl_copy_soon((REAL *)row + room + slot.choice,
-                               (const REAL *)desc.grad_weights.data + token * desc.grad_weights.ld + slot.choice);
-        tegroup_impl_copy_soon((int32_t *)row + index_at + slot.choice,
-                               (const int32_t *)desc.indices.data + token * desc.indices.ld + slot.choice);
+                                                                   const tegroup_impl_router_way &way, char *to,
+                                                                   int64_t first, int32_t live) {
+    const REAL *grad_weights =
+        tegroup_impl_router_fixed((const REAL *)desc.grad_weights.data + first * desc.grad_weights.ld);
+    const int32_t *indices = tegroup_impl_router_fixed((const int32_t *)desc.indices.data + first * desc.indices.ld);
+    if (sizeof(REAL) == 4 && way.by_fours) {
+        for (tegroup_impl_router_slots<4> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
+            REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
+            tegroup_impl_copy_soon((uint4 *)(grads + slot.choice),
+                                   (const uint4 *)(grad_weights + (slot.place * desc.grad_weights.ld + slot.choice)));
+            tegroup_impl_copy_soon((uint4 *)((int32_t *)(grads + desc.k) + slot.choice),
+                                   (const uint4 *)(indices + (slot.place * desc.indices.ld + slot.choice)));
+        }
+        return;
+    }
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
+        REAL *grads = (REAL *)(to + slot.place * way.token_bytes);
+        tegroup_impl_copy_soon(grads + slot.choice, grad_weights + (slot.place * desc.grad_weights.ld + slot.choice));
+        tegroup_impl_copy_soon((int32_t *)(grads + desc.k) + slot.choice,
+                               indices + (slot.place * desc.indices.ld + slot.choice));
     }
 }
 
@@ -1272,122 +1445,121 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
  * balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
-                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 2)
+                                         sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
     tegroup_impl_router_grad_kernel(const __grid_constant__ tegroup_router_backward_desc desc,
                                     const __grid_constant__ tegroup_impl_router_way way) {
     typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
     enum { tokens = batch_of::tokens };
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
-                  warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
-    const int64_t rows = desc.probabilities.rows, stride = (int64_t)gridDim.x * warps * tokens;
-    /* of a token: its gradient by expert, by choice, and the choices */
-    const int32_t grad_at = room, index_at = (grad_at + k) * (int32_t)(sizeof(REAL) / 4);
+                  warp = (int32_t)threadIdx.x / 32, out_bytes = room * (tegroup_impl_bits(desc.grad_logits.dtype) / 8),
+                  in_bytes = room * (int32_t)sizeof(REAL), gradient_bytes = way.row_bytes - in_bytes;
     quad *balances = (quad *)(void *)tegroup_impl_router_memory();
-    char *memory = tegroup_impl_router_memory() + way.block_bytes + warp * (tokens * way.token_bytes);
-    const int64_t start = ((int64_t)blockIdx.x * warps + warp) * tokens;
-    batch_of batch;
+    /* of the batch: gradients by expert, probabilities, and of each token its choices and the gradients of their weights */
+    char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
+         *probabilities = rows + tokens * way.row_bytes - tokens * in_bytes, *memory = rows + tokens * way.row_bytes;
+    __shared__ uint64_t barriers[TEGROUP_IMPL_ROUTER_WARPS];
+    uint64_t *barrier = barriers + warp;
+    uint32_t parity = 0;
+    batch_of batch(way);
 
-    tegroup_impl_router_choices<REAL>(desc, way, memory, start, tokens, room);
-    batch.load(desc.probabilities, way.in, start);
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "fence.proxy.async.shared::cta;" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+                     : "memory");
+    __syncwarp();
+#endif
+    tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+    tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
     for (int32_t q = (int32_t)threadIdx.x; way.block_bytes != 0 && 4 * q < experts; q += (int32_t)blockDim.x)
         balances[q] = tegroup_impl_router_balance<REAL>(desc, way, q);
     __syncthreads();
-    while (batch.first < rows) {
+    while (batch.live > 0) {
         const int64_t first = batch.first;
-        batch.settle(desc.probabilities, way, memory, (REAL)0);
-        tegroup_impl_copies_done();
+        const int32_t live = batch.live;
+        /* of the lane's token */
+        REAL *gradient = (REAL *)(rows + lane * gradient_bytes), chosen = 0, dot = 0;
+        const REAL *from = (const REAL *)(probabilities + lane * in_bytes),
+                   *grads = (const REAL *)(memory + lane * way.token_bytes);
+        const int32_t *indices = (const int32_t *)(grads + k);
+        tegroup_impl_router_fetched(way, barrier, parity);
+        parity ^= 1;
+        batch.read(probabilities, in_bytes, experts);
+        if (lane < live)
+#pragma unroll 8
+            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
+                const int32_t e = indices[j];
+                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
+                chosen += p;
+                dot += e >= 0 && e < experts ? grads[j] * p : (REAL)0;
+            }
+        tegroup_impl_router_store_done();
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            if (4 * q >= experts) continue;
+            const quad balance = way.block_bytes != 0 ? balances[q] : tegroup_impl_router_balance<REAL>(desc, way, q);
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+                ((quad *)(rows + batch_of::place(turn) * gradient_bytes))[q] = balance;
+        }
         __syncwarp();
+        if (lane < live)
+            for (int32_t j = 0; j < k; j++) {
+                const int32_t e = indices[j];
+                if (e >= 0 && e < experts)
+                    gradient[e] += tegroup_impl_choice_grad(grads[j], dot, chosen, desc.normalize);
+            }
+        batch.advance(way);
+        __syncwarp();
+        tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
+        tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
+        REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
-            quad *row = (quad *)(memory + batch_of::place(turn) * way.token_bytes);
+            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
+            quad sums = {{0, 0, 0, 0}};
 #pragma unroll
             for (int j = 0; j < QUADS; j++) {
                 const int32_t q = batch_of::quad_of(j);
-                if (4 * q < experts)
-                    row[q] = way.block_bytes != 0 ? balances[q] : tegroup_impl_router_balance<REAL>(desc, way, q);
+                quad grad = {{0, 0, 0, 0}};
+                if (4 * q < experts) grad = row[q];
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad.x[i], sums.x[i]);
             }
+            mean[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
         }
-        __syncwarp();
-        if (lane < tokens && first + lane < rows) {
-            REAL *row = (REAL *)(memory + lane * way.token_bytes);
-            const REAL *from = (const REAL *)desc.probabilities.data + (first + lane) * desc.probabilities.ld;
-            const int32_t *index = (const int32_t *)row + index_at;
-            REAL chosen = 0, dot = 0;
-#pragma unroll 8
-            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
-                const int32_t e = index[j];
-                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
-                chosen += p;
-                dot += e >= 0 && e < experts ? row[grad_at + j] * p : (REAL)0;
-            }
-            for (int32_t j = 0; j < k; j++) {
-                const int32_t e = index[j];
-                if (e >= 0 && e < experts)
-                    row[e] += tegroup_impl_choice_grad(row[grad_at + j], dot, chosen, desc.normalize);
-            }
-        }
-        __syncwarp();
-        tegroup_impl_router_choices<REAL>(desc, way, memory, first + stride, tokens, room);
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
-            quad *row = (quad *)(memory + batch_of::place(turn) * way.token_bytes) + batch_of::part(), grad[QUADS],
-                 sums = {{0, 0, 0, 0}};
-            const int64_t token = first + batch_of::place(turn);
-            const int32_t stored = token < rows ? experts : 0;
+            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
 #pragma unroll
             for (int j = 0; j < QUADS; j++) {
-                const quad nothing = {{0, 0, 0, 0}};
-                grad[j] = nothing;
-                if (4 * batch_of::quad_of(j) < experts) grad[j] = row[j * LANES];
+                const int32_t q = batch_of::quad_of(j);
+                quad grad = {{0, 0, 0, 0}};
+                if (4 * q < experts) grad = row[q];
 #pragma unroll
-                for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad[j].x[i], sums.x[i]);
-            }
-            const REAL mean = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
-#pragma unroll
-            for (int j = 0; j < QUADS; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) grad[j].x[i] = batch.v[turn][j].x[i] * (grad[j].x[i] - mean);
-            if (way.out == TEGROUP_IMPL_ROUTER_FLOATS) {
-                float4 *to =
-                    (float4 *)((float *)desc.grad_logits.data + token * desc.grad_logits.ld) + batch_of::part();
-#pragma unroll
-                for (int j = 0; j < QUADS; j++)
-                    if (4 * batch_of::quad_of(j) < stored)
-                        to[j * LANES] = make_float4((float)grad[j].x[0], (float)grad[j].x[1], (float)grad[j].x[2],
-                                                    (float)grad[j].x[3]);
-            } else if (way.out == TEGROUP_IMPL_ROUTER_HALVES) {
-                const bool bf16 = desc.grad_logits.dtype == TEGROUP_DTYPE_BF16;
-                uint2 *to =
-                    (uint2 *)((uint16_t *)desc.grad_logits.data + token * desc.grad_logits.ld) + batch_of::part();
-#pragma unroll
-                for (int j = 0; j < QUADS; j++)
-                    if (4 * batch_of::quad_of(j) < stored)
-                        to[j * LANES] =
-                            make_uint2(tegroup_impl_two_halves((float)grad[j].x[0], (float)grad[j].x[1], bf16),
-                                       tegroup_impl_two_halves((float)grad[j].x[2], (float)grad[j].x[3], bf16));
-            } else {
-#pragma unroll
-                for (int j = 0; j < QUADS; j++)
-                    if (4 * batch_of::quad_of(j) < experts) row[j * LANES] = grad[j];
+                for (int i = 0; i < 4; i++) batch.v[turn][j].x[i] *= grad.x[i] - mean[turn];
             }
         }
-        __syncwarp();
-        if (way.out == TEGROUP_IMPL_ROUTER_ELEMENTS) {
-#pragma unroll 1
-            for (int32_t place = 0; place < tokens && first + place < rows; place++) {
-                const REAL *row = (const REAL *)(memory + place * way.token_bytes);
-                char *to = tegroup_impl_matrix_row(&desc.grad_logits, first + place);
-                for (int32_t e = lane; e < experts; e += 32)
-                    tegroup_impl_store_as(desc.grad_logits.dtype, to, e, row[e]);
-            }
-            __syncwarp();
-        }
-        batch.load(desc.probabilities, way.in, first + stride);
+        __syncwarp(); /* every row is read: where they were, those of the result lie */
+        batch.put(desc.grad_logits, rows, out_bytes);
+        tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
+    tegroup_impl_router_store_done();
 }
 
-/* How the rows of a matrix may be read and written. Doubles take no halves: they would be rounded twice. */
+/* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
+static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
+    const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
+    int32_t piece = 16;
+    while (m->cols * bytes % piece != 0 || tegroup_impl_matrix_ld(m) * bytes % piece != 0
+           || !tegroup_impl_aligned(m->data, (size_t)piece))
+        piece /= 2;
+    return piece;
+}
+
+/* How the rows of a matrix may be read. */
 static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const tegroup_matrix *m, int is_f64) {
     const int64_t bytes = tegroup_impl_bits(m->dtype) / 8;
     if (m->dtype == TEGROUP_DTYPE_F64 || (is_f64 && m->dtype != TEGROUP_DTYPE_F32) || m->cols % 4 != 0
@@ -1396,28 +1568,35 @@ static inline tegroup_impl_router_access tegroup_impl_cuda_router_access(const t
     return m->dtype == TEGROUP_DTYPE_F32 ? TEGROUP_IMPL_ROUTER_FLOATS : TEGROUP_IMPL_ROUTER_HALVES;
 }
 
-/* One launch over batches of `tokens`, each with `bytes` of shared memory. Two blocks a multiprocessor and no more, as each
- * adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
+/* One launch over batches of `tokens`, each with `bytes` of shared memory besides its row: three blocks a multiprocessor and no
+ * more, as each adds its counts to the same few addresses; for few tokens smaller blocks, so that every multiprocessor has some. */
 template <typename DESC>
 static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(const DESC, const tegroup_impl_router_way),
                                                              const DESC *desc, tegroup_impl_router_way *way,
-                                                             int64_t rows, int32_t tokens, int64_t bytes,
+                                                             const tegroup_matrix *out, int32_t tokens, int64_t bytes,
                                                              struct CUstream_st *stream, tegroup_error *error) {
-    const int64_t batches = tegroup_impl_ceil_div(rows, tokens);
+    const int64_t rows = out->rows, batches = tegroup_impl_ceil_div(rows, tokens);
     int device = 0, multiprocessors = 0, shared = 0;
     int64_t warps, fit, warp_bytes, blocks, block_bytes;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (code == cudaSuccess) code = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "there must be a current device", error));
+    way->out_piece = tegroup_impl_cuda_router_piece(out);
+    way->out_whole = way->out_piece == 16 && out->ld == out->cols && out->cols % 4 == 0;
     way->token_bytes = (int32_t)(tegroup_impl_ceil_div(bytes, 16) | 1) * 16;
-    warp_bytes = (int64_t)tokens * way->token_bytes;
-    fit = (shared / 2 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
+    warp_bytes = (int64_t)tokens * (way->row_bytes + way->token_bytes);
+    fit = (shared / 3 - 1024 - way->block_bytes) / warp_bytes; /* 1024: what a block costs besides */
     if (fit < 1) fit = 1;
-    warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 2 * multiprocessors), 1,
+    warps = tegroup_impl_clamp(tegroup_impl_ceil_div(batches, 3 * multiprocessors), 1,
                                tegroup_impl_min(fit, TEGROUP_IMPL_ROUTER_WARPS));
-    blocks = tegroup_impl_min(tegroup_impl_ceil_div(batches, warps), 2 * multiprocessors);
+    blocks = tegroup_impl_min(tegroup_impl_ceil_div(batches, warps), 3 * multiprocessors);
     block_bytes = way->block_bytes + warps * warp_bytes;
+    way->batches = tegroup_impl_ceil_div(batches, blocks * warps) * blocks * warps;
+    way->each = rows / way->batches;
+    way->longer = rows % way->batches;
+    way->k = (uint32_t)desc->k;
+    way->per_k = 65535 / way->k + 1;
     code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
     kernel<<<(unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream>>>(*desc, *way);
@@ -1428,18 +1607,15 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
                                                       tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
-    int32_t level, nodes = desc->experts;
+    const int64_t room = tegroup_impl_align(desc->experts, 4),
+                  bytes = (tegroup_impl_align(room / 4, 4) + 1 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
-    way.out = tegroup_impl_cuda_router_access(&desc->probabilities, is_f64);
     way.histogram = desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;
+    way.row_bytes = (int32_t)(room * real_bytes);
     way.block_bytes = way.histogram ? (int32_t)tegroup_impl_align(4 * desc->experts, 16) : 0;
-    for (level = 1; level < TEGROUP_IMPL_ROUTER_LEVELS; level++) {
-        way.level[level] = way.level[level - 1] + (nodes + 3) / 4 * 4;
-        nodes = (nodes + 3) / 4;
-    }
     d.logits = tegroup_impl_cuda_matrix(&desc->logits);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.weights = tegroup_impl_cuda_matrix(&desc->weights);
@@ -1447,10 +1623,8 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaMemsetAsync(desc->counts.data, 0, 8 * (size_t)desc->experts, stream),
                                               "stream", "the counts must be cleared", error));
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(                                                                  \
-        tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way, desc->logits.rows, 32 / (lanes) * (turns),    \
-        (way.level[tegroup_impl_router_levels((lanes) * (quads))] + 1 + desc->k) * real_bytes + 4 * desc->k, stream,   \
-        error))
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_router_launch(tegroup_impl_router_kernel<real, lanes, quads, turns>, &d, &way,  \
+                                                     &d.probabilities, 32 / (lanes) * (turns), bytes, stream, error))
     if (desc->logits.rows > 0) {
         if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
         else if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
@@ -1472,24 +1646,27 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
 static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_router_backward_desc *desc,
                                                                struct CUstream_st *stream, tegroup_error *error) {
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
-    const int64_t real_bytes = is_f64 ? 8 : 4, room = tegroup_impl_align(desc->experts, 4);
+    const int64_t real_bytes = is_f64 ? 8 : 4, room = tegroup_impl_align(desc->experts, 4),
+                  bytes = desc->k * (real_bytes + 4);
     tegroup_impl_router_way way;
     tegroup_router_backward_desc d = *desc;
     if (desc->probabilities.rows == 0) return TEGROUP_OK;
     memset(&way, 0, sizeof way);
-    way.in = tegroup_impl_cuda_router_access(&desc->probabilities, is_f64);
-    way.out = tegroup_impl_cuda_router_access(&desc->grad_logits, is_f64);
-    /* what does not fit twice is read again for every token */
-    way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
-    if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
     d.probabilities = tegroup_impl_cuda_matrix(&desc->probabilities);
     d.indices = tegroup_impl_cuda_matrix(&desc->indices);
     d.grad_weights = tegroup_impl_cuda_matrix(&desc->grad_weights);
     d.grad_logits = tegroup_impl_cuda_matrix(&desc->grad_logits);
+    way.in_piece = tegroup_impl_cuda_router_piece(&d.probabilities);
+    way.in_whole = way.in_piece == 16 && d.probabilities.ld == d.probabilities.cols && desc->experts % 4 == 0;
+    way.row_bytes = (int32_t)(room * (real_bytes + (desc->grad_logits.dtype == TEGROUP_DTYPE_F64 ? 8 : real_bytes)));
+    way.by_fours =
+        tegroup_impl_cuda_router_piece(&d.grad_weights) == 16 && tegroup_impl_cuda_router_piece(&d.indices) == 16;
+    /* what does not fit twice is read again for every token */
+    way.block_bytes = desc->experts <= 1024 ? (int32_t)(room * real_bytes) : 0;
+    if (desc->balance_coefficient != 0) way.per_count = tegroup_impl_router_per_count(desc);
 #define TEGROUP_IMPL_LAUNCH(real, lanes, quads, turns)                                                                 \
     return tegroup_impl_cuda_router_launch(tegroup_impl_router_grad_kernel<real, lanes, quads, turns>, &d, &way,       \
-                                           desc->probabilities.rows, 32 / (lanes) * (turns),                           \
-                                           (room + desc->k) * real_bytes + 4 * desc->k, stream, error)
+                                           &d.grad_logits, 32 / (lanes) * (turns), bytes, stream, error)
     if (is_f64 && desc->experts <= 1024) TEGROUP_IMPL_LAUNCH(double, 32, 8, 1);
     if (is_f64) TEGROUP_IMPL_LAUNCH(double, 32, 32, 1);
     if (desc->experts <= 128) TEGROUP_IMPL_LAUNCH(float, 8, 4, 4);

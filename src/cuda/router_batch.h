@@ -1,27 +1,31 @@
 /* ---- Router: a warp's batch of tokens ---- */
 
-/* A warp takes a batch of tokens. LANES lanes work out a token's softmax in registers, quad q of its experts in those of lane
- * q % LANES, TURNS tokens one after another. To choose, each lane takes one token for itself and asks no other lane: the
- * token's probabilities lie in shared memory, above them the largest of each four, and so on up, so that the best expert is
- * found on the way down this tree, and only the nodes on that way change when it is taken out. */
-enum { TEGROUP_IMPL_ROUTER_WARPS = 8, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024, TEGROUP_IMPL_ROUTER_LEVELS = 6 };
-
-/* The tree's levels in shared memory, over so many leaf quads; at most eight nodes above them are the root's, in registers. */
-static constexpr __host__ __device__ int tegroup_impl_router_levels(int quads) {
-    return quads <= 8 ? 1 : 1 + tegroup_impl_router_levels((quads + 3) / 4);
-}
-static constexpr __host__ __device__ int tegroup_impl_router_root(int quads) {
-    return quads <= 8 ? quads : tegroup_impl_router_root((quads + 3) / 4);
-}
+/* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
+ * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
+ * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four
+ * of those in the lane's registers, so that the best expert is found on the way down this tree, and only what lies on that way
+ * changes when it is taken out. Four warps a block and three blocks a multiprocessor leave each lane 168 registers. With fewer some
+ * are spilled, and what is read back from local memory waits for all loads that are under way. */
+enum { TEGROUP_IMPL_ROUTER_WARPS = 4, TEGROUP_IMPL_ROUTER_HISTOGRAM = 1024 };
 
 template <typename REAL> struct alignas(16) tegroup_impl_quad { REAL x[4]; };
 
 static __device__ __forceinline__ float tegroup_impl_larger(float a, float b) { return fmaxf(a, b); }
 static __device__ __forceinline__ double tegroup_impl_larger(double a, double b) { return fmax(a, b); }
+static __device__ __forceinline__ float tegroup_impl_smaller(float a, float b) { return fminf(a, b); }
+static __device__ __forceinline__ double tegroup_impl_smaller(double a, double b) { return fmin(a, b); }
 
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_max(const tegroup_impl_quad<REAL> &v) {
     return tegroup_impl_larger(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3]));
+}
+
+/* The largest that is left when the largest, or one of its equals, is taken out. */
+template <typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_quad_second(const tegroup_impl_quad<REAL> &v) {
+    return tegroup_impl_larger(
+        tegroup_impl_smaller(tegroup_impl_larger(v.x[0], v.x[1]), tegroup_impl_larger(v.x[2], v.x[3])),
+        tegroup_impl_larger(tegroup_impl_smaller(v.x[0], v.x[1]), tegroup_impl_smaller(v.x[2], v.x[3])));
 }
 
 /* A whole quad from shared memory: what is read in parts is read in several steps. */
@@ -88,7 +92,7 @@ static __device__ __forceinline__ double tegroup_impl_choice_grad(double g, doub
     return tegroup_impl_choice_grad_f64(g, dot, chosen, normalize);
 }
 
-/* How the rows of a matrix are read or written: element by element, or by four floats or halves at a time. */
+/* How the rows of a matrix are read: element by element, or four floats or halves at a time. */
 typedef enum tegroup_impl_router_access {
     TEGROUP_IMPL_ROUTER_ELEMENTS,
     TEGROUP_IMPL_ROUTER_FLOATS,
@@ -97,11 +101,16 @@ typedef enum tegroup_impl_router_access {
 
 /* What both router kernels are given besides the descriptor. */
 typedef struct tegroup_impl_router_way {
-    double per_count;                          /* backward: see tegroup_impl_router_per_count  */
-    tegroup_impl_router_access in, out;        /* of the matrices of [tokens, experts]         */
-    int32_t histogram;                         /* assignments are counted a block at a time    */
-    int32_t block_bytes, token_bytes;          /* shared memory of a block, and of each token  */
-    int32_t level[TEGROUP_IMPL_ROUTER_LEVELS]; /* where the tree's levels begin, leaves first */
+    double per_count;               /* backward: see tegroup_impl_router_per_count                        */
+    int64_t batches, each, longer;  /* of batches `each` tokens long; how many have one more              */
+    tegroup_impl_router_access in;  /* forward: how rows are read                                         */
+    int32_t in_piece, in_whole;     /* backward: bytes that rows read fall into; those of a batch are one */
+    int32_t out_piece, out_whole;   /* likewise rows written                                              */
+    int32_t histogram;              /* forward: assignments are counted a block at a time                 */
+    int32_t block_bytes;            /* shared memory of a block,                                          */
+    int32_t row_bytes, token_bytes; /* of a token's rows, and behind all rows of what it has besides      */
+    uint32_t k, per_k;              /* and 2^16 / k, rounded up                                           */
+    int32_t by_fours;               /* backward: choices are copied four at a time                        */
 } tegroup_impl_router_way;
 
 static __device__ __forceinline__ char *tegroup_impl_router_memory() {
@@ -109,37 +118,171 @@ static __device__ __forceinline__ char *tegroup_impl_router_memory() {
     return (char *)tegroup_impl_router_shared;
 }
 
-/* A warp's batch of tokens, and a lane's part of it. Tokens of one turn lie TURNS apart, and the memory of each is an odd
- * number of quads long, so that neither lanes that share a token nor lanes that have one each meet in a bank. */
+/* An element or a piece on its way into shared memory, with no register to wait for; before SM80 at once. */
+template <typename T> static __device__ __forceinline__ void tegroup_impl_copy_soon(T *to, const T *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from),
+                 "n"(sizeof(T))
+                 : "memory");
+#else
+    *to = *from;
+#endif
+}
+static __device__ __forceinline__ void tegroup_impl_copies_done() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* ---- rows between global and shared memory, a batch's at a time ---- */
+
+template <typename T>
+static __device__ __forceinline__ void tegroup_impl_router_copy(char *to, const char *from, int32_t bytes) {
+    for (int32_t at = (int32_t)threadIdx.x % 32 * (int32_t)sizeof(T); at < bytes; at += 32 * (int32_t)sizeof(T))
+        *(T *)(void *)(to + at) = *(const T *)(const void *)(from + at);
+}
+template <typename T>
+static __device__ __forceinline__ void tegroup_impl_router_copy_soon(char *to, const char *from, int32_t bytes) {
+    for (int32_t at = (int32_t)threadIdx.x % 32 * (int32_t)sizeof(T); at < bytes; at += 32 * (int32_t)sizeof(T))
+        tegroup_impl_copy_soon((T *)(void *)(to + at), (const T *)(const void *)(from + at));
+}
+
+/* Set going the copies of a batch's rows of floats or doubles, to lie one behind the other `pitch` bytes apart. SM90 has an engine
+ * that copies them all at once. */
+static __device__ __forceinline__ void tegroup_impl_router_fetch(const tegroup_matrix &m,
+                                                                 const tegroup_impl_router_way &way, char *rows,
+                                                                 int32_t pitch, uint64_t *barrier, int64_t first,
+                                                                 int32_t live) {
+    const int64_t element = tegroup_impl_bits(m.dtype) / 8;
+    const int32_t bytes = (int32_t)(m.cols * element);
+    const char *from = (const char *)m.data + first * m.ld * element;
+#if __CUDA_ARCH__ >= 900
+    if (way.in_whole) {
+        if (threadIdx.x % 32 == 0 && live > 0)
+            asm volatile(
+                "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    (uint32_t)__cvta_generic_to_shared(rows)),
+                "l"(from), "r"(live * bytes), "r"((uint32_t)__cvta_generic_to_shared(barrier))
+                : "memory");
+        return;
+    }
+#endif
+    for (int32_t place = 0; place < live; place++, from += m.ld * element, rows += pitch)
+        if (way.in_piece == 16) tegroup_impl_router_copy_soon<uint4>(rows, from, bytes);
+        else if (way.in_piece == 8) tegroup_impl_router_copy_soon<uint2>(rows, from, bytes);
+        else tegroup_impl_router_copy_soon<uint32_t>(rows, from, bytes);
+}
+/* And until they are there, with all else that the warp's lanes copy. */
+static __device__ __forceinline__ void tegroup_impl_router_fetched(const tegroup_impl_router_way &way,
+                                                                   uint64_t *barrier, uint32_t parity) {
+    tegroup_impl_copies_done();
+#if __CUDA_ARCH__ >= 900
+    if (way.in_whole)
+        asm volatile("{.reg .pred over;\n"
+                     "again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                     "@!over bra again;}" ::"r"((uint32_t)__cvta_generic_to_shared(barrier)),
+                     "r"(parity)
+                     : "memory");
+#endif
+    __syncwarp();
+}
+
+/* Copy a batch's rows out of shared memory, where they lie one behind the other `pitch` bytes apart, and until the copy is done
+ * do not change. SM90 has an engine that takes them all at once: stores would stand in the queue that the lanes' own reads of
+ * shared memory stand in, and where memory is slow to take the stores these wait with them. */
+static __device__ __forceinline__ void tegroup_impl_router_store(const tegroup_matrix &m,
+                                                                 const tegroup_impl_router_way &way, const char *rows,
+                                                                 int32_t pitch, int64_t first, int32_t live) {
+    const int64_t element = tegroup_impl_bits(m.dtype) / 8;
+    const int32_t bytes = (int32_t)(m.cols * element);
+    char *to = (char *)m.data + first * m.ld * element;
+#if __CUDA_ARCH__ >= 900
+    if (way.out_whole) {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                         "cp.async.bulk.commit_group;" ::"l"(to),
+                         "r"((uint32_t)__cvta_generic_to_shared(rows)), "r"(live * bytes)
+                         : "memory");
+        return;
+    }
+#endif
+    __syncwarp();
+    for (int32_t place = 0; place < live; place++, to += m.ld * element, rows += pitch)
+        if (way.out_piece == 16) tegroup_impl_router_copy<uint4>(to, rows, bytes);
+        else if (way.out_piece == 8) tegroup_impl_router_copy<uint2>(to, rows, bytes);
+        else if (way.out_piece == 4) tegroup_impl_router_copy<uint32_t>(to, rows, bytes);
+        else tegroup_impl_router_copy<uint16_t>(to, rows, bytes);
+}
+static __device__ __forceinline__ void tegroup_impl_router_store_done() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+    __syncwarp();
+}
+
+/* ---- a warp's batch ---- */
+
+/* A pointer that the compiler works out where this stands: left to itself it does so anew at each use, in 64 bits. */
+template <typename T> static __device__ __forceinline__ T *tegroup_impl_router_fixed(T *p) {
+    asm volatile("" : "+l"(p));
+    __builtin_assume(__isGlobal(p));
+    return p;
+}
+
+/* A warp's batch of tokens, and a lane's part of it. Neighbouring warps have neighbouring batches, and all batches have as many
+ * tokens, but for one: memory is gone through in order, and every warp has as much to do. What a token has besides its row is an
+ * odd number of quads long, so that lanes that have a token each do not all meet in a bank. */
 template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_router_batch {
     typedef tegroup_impl_quad<REAL> quad;
     enum { tokens = 32 / LANES * TURNS };
 
-    int64_t first;
+    int64_t index, first; /* of the batch among all, and of its first token */
+    int32_t live;         /* how many tokens it has */
     quad v[TURNS][QUADS];
 
+    __device__ __forceinline__ explicit tegroup_impl_router_batch(const tegroup_impl_router_way &way)
+        : index((int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32) {
+        find(way);
+    }
+    /* To the warp's next batch; behind its last one all are empty. */
+    __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
+        index += (int64_t)gridDim.x * (blockDim.x / 32);
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        first = index * way.each + tegroup_impl_min(index, way.longer);
+        live = index < way.batches ? (int32_t)way.each + (index < way.longer) : 0;
+    }
     static __device__ __forceinline__ int32_t part() { return (int32_t)threadIdx.x % LANES; }
     static __device__ __forceinline__ int32_t quad_of(int j) { return j * LANES + part(); }
     static __device__ __forceinline__ int32_t place(int turn) {
-        return (int32_t)threadIdx.x % 32 / LANES * TURNS + turn;
+        return turn * (32 / LANES) + (int32_t)threadIdx.x % 32 / LANES;
     }
-    /* Past the last token the last one is repeated, and nothing is written. */
-    __device__ __forceinline__ int64_t row_of(const tegroup_matrix &m, int turn) const {
-        return tegroup_impl_min(first + place(turn), m.rows - 1) * m.ld;
+    /* Where a row begins, `at` tokens on. */
+    template <typename T> __device__ __forceinline__ T *row_of(const tegroup_matrix &m, int32_t at) const {
+        return (T *)m.data + first * m.ld + (uint32_t)at * m.ld;
+    }
+    /* A lane's quad, and where a row has fewer its last one in place of those it lacks. */
+    static __device__ __forceinline__ int32_t quad_within(int j, int64_t cols) {
+        return min(quad_of(j), (int32_t)(((uint32_t)cols + 3) / 4) - 1);
     }
 
-    /* Set the loads of the batch from `from` going. Halves stay halves, in half of a quad; elements stay where they are. */
-    __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access, int64_t from) {
-        first = from;
-        if (first >= m.rows) return;
+    /* Set the loads of the batch going. Behind the last token the last one is repeated. Halves stay halves, in half of a quad;
+     * elements stay where they are. */
+    __device__ __forceinline__ void load(const tegroup_matrix &m, tegroup_impl_router_access access) {
+        if (live <= 0) return;
+        const int32_t end = live - 1;
         if (access == TEGROUP_IMPL_ROUTER_FLOATS) {
+            const float *start = tegroup_impl_router_fixed(row_of<const float>(m, 0));
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++) {
-                const float4 *row = (const float4 *)((const float *)m.data + row_of(m, turn)) + part();
+                const float4 *row = (const float4 *)(start + (uint32_t)min(place(turn), end) * m.ld);
 #pragma unroll
                 for (int j = 0; j < QUADS; j++) {
-                    if (4 * quad_of(j) >= m.cols) continue;
-                    const float4 x = row[j * LANES];
+                    const float4 x = row[quad_within(j, m.cols)];
                     v[turn][j].x[0] = (REAL)x.x;
                     v[turn][j].x[1] = (REAL)x.y;
                     v[turn][j].x[2] = (REAL)x.z;
@@ -147,13 +290,13 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
                 }
             }
         } else if (access == TEGROUP_IMPL_ROUTER_HALVES) {
+            const uint16_t *start = tegroup_impl_router_fixed(row_of<const uint16_t>(m, 0));
 #pragma unroll
             for (int turn = 0; turn < TURNS; turn++) {
-                const uint2 *row = (const uint2 *)((const uint16_t *)m.data + row_of(m, turn)) + part();
+                const uint2 *row = (const uint2 *)(start + (uint32_t)min(place(turn), end) * m.ld);
 #pragma unroll
                 for (int j = 0; j < QUADS; j++) {
-                    if (4 * quad_of(j) >= m.cols) continue;
-                    const uint2 x = row[j * LANES];
+                    const uint2 x = row[quad_within(j, m.cols)];
                     v[turn][j].x[0] = (REAL)__uint_as_float(x.x);
                     v[turn][j].x[1] = (REAL)__uint_as_float(x.y);
                 }
@@ -161,32 +304,76 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
         }
     }
 
-    /* What load() left where it was, by way of the batch's memory; past the last column `rest`. */
-    __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *memory,
+    /* What load() left where it was, by way of the batch's rows in shared memory; what only fills the last quad is `rest`. */
+    __device__ __forceinline__ void settle(const tegroup_matrix &m, const tegroup_impl_router_way &way, char *rows,
                                            REAL rest) {
-        if (way.in == TEGROUP_IMPL_ROUTER_ELEMENTS) {
-            const int32_t bytes = tegroup_impl_bits(m.dtype) / 8, cols = (int32_t)m.cols;
+        if (way.in != TEGROUP_IMPL_ROUTER_ELEMENTS) return;
+        const int32_t bytes = tegroup_impl_bits(m.dtype) / 8, cols = (int32_t)m.cols;
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                const char *row = (const char *)m.data + row_of(m, turn) * bytes;
-                REAL *to = (REAL *)(memory + place(turn) * way.token_bytes);
+        for (int turn = 0; turn < TURNS; turn++) {
+            const char *row = (const char *)m.data + (first + min(place(turn), live - 1)) * m.ld * bytes;
+            REAL *to = (REAL *)(rows + place(turn) * way.row_bytes);
 #pragma unroll 1
-                for (int32_t e = part(); e < (cols + 3) / 4 * 4; e += LANES)
-                    to[e] = e < cols ? tegroup_impl_load_as(m.dtype, row, e, rest) : rest;
-                __syncwarp();
+            for (int32_t e = part(); e < (cols + 3) / 4 * 4; e += LANES)
+                to[e] = e < cols ? tegroup_impl_load_as(m.dtype, row, e, rest) : rest;
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < QUADS; j++) v[turn][j] = ((const quad *)to)[quad_within(j, cols)];
+            __syncwarp(); /* the last quad is read by others than its own lane */
+        }
+    }
+
+    /* Rows of numbers that lie in shared memory. Behind the last token the last one is repeated, and in place of quads that a row
+     * lacks its last one, filled up with zeros. */
+    __device__ __forceinline__ void read(const char *rows, int32_t pitch, int32_t cols) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+                v[turn][j] = tegroup_impl_quad_at((const REAL *)(rows + min(place(turn), live - 1) * pitch)
+                                                  + 4 * quad_within(j, cols));
+        if (cols % 4 != 0)
+#pragma unroll
+            for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (4 * quad_within(j, cols) + i >= cols)
+#pragma unroll
+                        for (int turn = 0; turn < TURNS; turn++) v[turn][j].x[i] = 0;
+    }
+
+    /* The numbers as rows of the matrix, in shared memory. */
+    __device__ __forceinline__ void put(const tegroup_matrix &m, char *rows, int32_t pitch) const {
+        if (m.dtype == TEGROUP_DTYPE_F32) {
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
 #pragma unroll
                 for (int j = 0; j < QUADS; j++)
-                    if (4 * quad_of(j) < cols) v[turn][j] = ((const quad *)to)[quad_of(j)];
-            }
+                    if (4 * quad_of(j) < m.cols)
+                        ((float4 *)(rows + place(turn) * pitch))[quad_of(j)] =
+                            make_float4((float)v[turn][j].x[0], (float)v[turn][j].x[1], (float)v[turn][j].x[2],
+                                        (float)v[turn][j].x[3]);
+        } else if (m.dtype != TEGROUP_DTYPE_F64 && sizeof(REAL) == 4) {
+            const bool bf16 = m.dtype == TEGROUP_DTYPE_BF16;
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+                    if (4 * quad_of(j) < m.cols)
+                        ((uint2 *)(rows + place(turn) * pitch))[quad_of(j)] =
+                            make_uint2(tegroup_impl_two_halves((float)v[turn][j].x[0], (float)v[turn][j].x[1], bf16),
+                                       tegroup_impl_two_halves((float)v[turn][j].x[2], (float)v[turn][j].x[3], bf16));
+        } else { /* doubles become halves at once: they would be rounded twice */
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+#pragma unroll
+                for (int j = 0; j < QUADS; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (4 * quad_of(j) + i < m.cols)
+                            tegroup_impl_store_as(m.dtype, rows + place(turn) * pitch, 4 * quad_of(j) + i,
+                                                  v[turn][j].x[i]);
         }
-        if (m.cols > (LANES * QUADS - 1) * 4) return;
-#pragma unroll
-        for (int j = 0; j < QUADS; j++)
-            if (4 * quad_of(j) >= m.cols)
-#pragma unroll
-                for (int turn = 0; turn < TURNS; turn++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) v[turn][j].x[i] = rest;
     }
 
     /* Halves become numbers. */
@@ -205,19 +392,20 @@ template <typename REAL, int LANES, int QUADS, int TURNS> struct tegroup_impl_ro
     }
 };
 
-/* The slots of a warp's batch, taken by its lanes one after another: token of the batch, and choice. */
-struct tegroup_impl_router_slots {
-    int32_t place, choice, k, places_on, choices_on;
+/* The slots of a warp's batch, taken by its lanes one after another, each so many in a row: token of the batch, and choice. */
+template <int UNIT> struct tegroup_impl_router_slots {
+    uint32_t at, place, choice;
 
-    __device__ __forceinline__ explicit tegroup_impl_router_slots(int32_t k_)
-        : place((int32_t)threadIdx.x % 32 / k_), choice((int32_t)threadIdx.x % 32 % k_), k(k_), places_on(32 / k_),
-          choices_on(32 % k_) {}
-    __device__ __forceinline__ void advance() {
-        place += places_on;
-        choice += choices_on;
-        if (choice >= k) {
-            choice -= k;
-            place++;
-        }
+    __device__ __forceinline__ explicit tegroup_impl_router_slots(const tegroup_impl_router_way &way)
+        : at(threadIdx.x % 32 * UNIT) {
+        find(way);
+    }
+    __device__ __forceinline__ void advance(const tegroup_impl_router_way &way) {
+        at += 32 * UNIT;
+        find(way);
+    }
+    __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
+        place = at * way.per_k >> 16; /* right as long as at * k < 2^16 */
+        choice = at - place * way.k;
     }
 };
