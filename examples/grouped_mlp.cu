@@ -12,8 +12,7 @@
 
 enum { EXPERTS = 8, ROWS = 256, K = 64, H = 96, N = 72, STEPS = 3, MOST = 32 };
 
-static tegroup_error error;
-static char text[2048];
+static tegroup_error error; static char text[2048];
 
 #define MUST(call) /* of CUDA and of tegroup alike: 0 is fine */ \
     do { int code = (int)(call); if (code) { tegroup_error_text(&error, text, sizeof text); \
@@ -29,7 +28,8 @@ static void *memory(size_t bytes) {
 
 static void *integers(int64_t count, int seed, int most) { /* -most to most, BF16 */
     __nv_bfloat16 *x = (__nv_bfloat16 *)memory(sizeof *x * count);
-    for (int64_t i = 0; i < count; i++) x[i] = __float2bfloat16((float)((int)((i * 2654435761u + seed * 40503u) >> 13) % (2 * most + 1) - most));
+    for (unsigned i = 0, h; i < count; i++) { h = (i + seed * 40503u) * 2654435761u; h = (h ^ h >> 15) * 2246822519u;
+        x[i] = __float2bfloat16((float)((int)(h >> 8) % (2 * most + 1) - most)); }
     return x;
 }
 
