@@ -883,7 +883,7 @@ typedef struct tegroup_linear_plan {
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
-    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one, else a kernel of its own */
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
     TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do for the gradient */
 } tegroup_fusion;
@@ -978,7 +978,8 @@ typedef struct tegroup_mlp_desc {
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
 /* Bits of tegroup_mlp_plan.fused. */
-#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue                   */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
+                                    fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
 
 /* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
@@ -1342,7 +1343,7 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
     struct CUstream_st *stream, tegroup_error *error);
 
 /* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
- * tegroup_plan_tune. plan NULL: what lies in the workspace has no address. */
+ * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
 
@@ -6195,13 +6196,16 @@ static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan
                                                               struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-/* Why fc1's product has not the activation in its epilogue; NULL: it has. */
+/* Why fc1's product has not the activation in its epilogue; NULL: it has. What a plan for another machine could do is not for this
+ * build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan) {
     tegroup_linear_desc fc1, fc2;
     tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
     tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
-    if (!TEGROUP_IMPL_FUSED_KERNELS || plan->fc1.forward.backend != TEGROUP_BACKEND_SM90)
+    if (plan->fc1.forward.backend != TEGROUP_BACKEND_SM90)
         return "must not be REQUIRED: only SM90 has a product with the activation in its epilogue";
+    if (!TEGROUP_IMPL_FUSED_KERNELS && !plan->fc1.forward.hypothetical)
+        return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
     if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16)
@@ -6210,8 +6214,9 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. Where groups have few rows (the product's tile
- * is one of 64) the kernel that activates is the slower one. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. Where the product's own tile has 64 lines, because
+ * groups have few rows or fill tiles of 128 badly, the kernel that activates is the slower one. A plan for another machine has
+ * no tile and no kernel, and fuses when it must alone. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
                                                    tegroup_error *error) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
@@ -6224,9 +6229,10 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
     if (!forward || why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && plan->fc1.forward.tile_m <= 64))
         return TEGROUP_OK;
-#if TEGROUP_IMPL_FUSED_KERNELS
     plan->fused = TEGROUP_FUSED_FORWARD;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan_activated(&plan->fc1.forward, &plan->activated_kernel, error));
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (!plan->fc1.forward.hypothetical)
+        return tegroup_impl_cuda_plan_activated(&plan->fc1.forward, &plan->activated_kernel, error);
 #endif
     return TEGROUP_OK;
 }
@@ -6462,21 +6468,28 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
     uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
     tegroup_impl_mlp_product products[2];
     tegroup_activation_desc activation;
+    int fused;
     products[0].layer = TEGROUP_MLP_FC1;
     products[1].layer = TEGROUP_MLP_FC2;
     products[0].product = products[1].product = TEGROUP_OP_FORWARD;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
+    fused = (plan->fused & TEGROUP_FUSED_FORWARD) != 0;
+    TEGROUP_IMPL_RULE(desc->fusion != (fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
+                      "must be as planned", fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
     if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
     TEGROUP_IMPL_TRY(
         tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
 
-    TEGROUP_IMPL_RULE(!(plan->fused & TEGROUP_FUSED_FORWARD) || tegroup_impl_aligned(activation.output.data, 16),
+    TEGROUP_IMPL_RULE(!fused || products[0].plan->backend == TEGROUP_BACKEND_SM90, ERROR_PLAN, "plan",
+                      "must have the product that was fused", TEGROUP_BACKEND_SM90, products[0].plan->backend);
+    TEGROUP_IMPL_RULE(!fused || tegroup_impl_aligned(activation.output.data, 16) || activation.output.rows == 0
+                          || activation.output.cols == 0,
                       ERROR_ALIGNMENT, "activated.data", "must be 16-byte aligned for TMA", 16,
                       (uintptr_t)activation.output.data % 16);
 
     if (!run) return TEGROUP_OK;
-    if (plan->fused & TEGROUP_FUSED_FORWARD) {
+    if (fused) {
 #if TEGROUP_IMPL_FUSED_KERNELS
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
             tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_activated(

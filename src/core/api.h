@@ -117,7 +117,7 @@ TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup
     struct CUstream_st *stream, tegroup_error *error);
 
 /* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
- * tegroup_plan_tune. plan NULL: what lies in the workspace has no address. */
+ * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm, tegroup_error *error);
 

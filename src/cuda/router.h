@@ -83,7 +83,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         batch.load(desc.logits, way.in); /* on its way while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
-        /* A logit that is no number or infinite makes every probability NaN, and the first k experts are then chosen. */
+        /* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
+         * chosen. (Minus infinity beside finite ones is a probability of 0.) */
         if (sums_of_all != sums_of_all) {
 #pragma unroll 1
             for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {

@@ -217,7 +217,7 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
 #if TEGROUP_IMPL_FUSED_KERNELS
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_activated;
 
-/* Of a forward product's plan: the kernel that activates, too, and its shape; the plan is as it was. */
+/* The kernel that activates, too, for a forward product's plan, made ready to launch. The plan stays as it is. */
 static inline tegroup_status tegroup_impl_sm90_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
                                                               tegroup_error *error) {
     const void *chosen = plan->problem.a == TEGROUP_DTYPE_BF16
@@ -262,17 +262,25 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                       const tegroup_activation_desc *activation, uint64_t kernel,
                                                       int keeps_d, struct CUstream_st *stream, tegroup_error *error) {
     int32_t count;
-    const tegroup_impl_sm90_row *row =
-        tegroup_impl_sm90_rows(&count) + (activation ? 0 : plan->algorithm[TEGROUP_IMPL_SM90_ROW]);
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
+    int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
     const int halves = activation && !activation->interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
-    const int32_t b_rows = !forward ? lines : halves ? row->tile_n / 2 : row->tile_n;
     tegroup_impl_sm90_call call;
     void *arguments[1];
     (void)keeps_d; /* unread where activations are left out */
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (activation) {
+        tile_m = tegroup_impl_sm90_activated::TILE_M;
+        tile_n = tegroup_impl_sm90_activated::COLS;
+        shared_bytes = tegroup_impl_sm90_activated::SHARED_BYTES;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
+    } else
+#endif
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
     if (desc->accumulate) { /* D is its own C */
         call.call.desc.c = desc->d;
@@ -286,21 +294,20 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
     if (!call.gathers_b)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64, b_rows, &call, error));
-#if TEGROUP_IMPL_FUSED_KERNELS
-    if (activation) TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
-#endif
-    if (!activation)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                               !forward ? lines
+                                               : halves ? tile_n / 2
+                                                        : tile_n,
+                                               &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]),
-                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)row->shared_bytes, stream),
+                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }

@@ -2,7 +2,7 @@
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
-    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one, else a kernel of its own */
+    TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
     TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do for the gradient */
 } tegroup_fusion;
@@ -97,7 +97,8 @@ typedef struct tegroup_mlp_desc {
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
 /* Bits of tegroup_mlp_plan.fused. */
-#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue                   */
+#define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
+                                    fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
 
 /* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are

@@ -273,4 +273,43 @@ UTEST(mlp, finite_differences) {
     ASSERT_LE(worst, 1e-6);
 }
 
+/* What a plan for another machine says of the activation in fc1's epilogue. */
+UTEST(mlp, fusion_of_another_machine) {
+    tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
+    tegroup_target ampere = {.struct_size = sizeof ampere, .sm = 80, .built = 1u << TEGROUP_BACKEND_PORTABLE};
+    tegroup_shape each = {.groups = 4}, rows = {.groups = 4, .rows = 512};
+    tegroup_tensor t = {.dtype = TEGROUP_DTYPE_BF16};
+    tegroup_mlp_desc d = {.struct_size = sizeof d};
+    tegroup_mlp_plan plan;
+    tegroup_error error;
+    rows.row_sizes.encoding = TEGROUP_ENCODING_COUNTS, rows.row_sizes.dtype = TEGROUP_DTYPE_I32, rows.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    d.space = TEGROUP_SPACE_DEVICE, d.activation = TEGROUP_ACTIVATION_SWIGLU;
+    d.fc1.weight = d.fc2.weight = d.input = d.out = t;
+    d.fc1.weight.shape = d.fc2.weight.shape = each, d.input.shape = d.out.shape = rows;
+    d.fc1.weight.shape.rows = 2 * 48, d.fc1.weight.shape.cols = d.fc2.weight.shape.rows = d.input.shape.cols = d.out.shape.cols = 64, d.fc2.weight.shape.cols = 48;
+
+    d.fusion = TEGROUP_FUSION_REQUIRED;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    d.fusion = TEGROUP_FUSION_AUTO;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, 0u);
+
+    d.fusion = TEGROUP_FUSION_REQUIRED;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_STREQ("fusion", error.field);
+    ASSERT_TRUE(strstr(error.rule, "only SM90") != NULL);
+    d.activation = TEGROUP_ACTIVATION_RELU_SQUARED, d.fc1.weight.shape.rows = 48;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "a gate and an up") != NULL);
+    d.activation = TEGROUP_ACTIVATION_SWIGLU, d.fc1.weight.shape.rows = 2 * 48;
+    d.preactivation = t, d.preactivation.shape = rows, d.preactivation.shape.cols = 2 * 48, d.preactivation.dtype = TEGROUP_DTYPE_F32;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
+    d.preactivation.dtype = TEGROUP_DTYPE_BF16;
+    d.grad_preactivation = d.preactivation, d.grad_output = d.out;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "with grad_preactivation") != NULL);
+}
+
 UTEST_MAIN()
