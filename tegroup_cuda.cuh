@@ -24,13 +24,14 @@
  *   [14] cublaslt_loop
  *   [15] Hopper's instructions
  *   [16] Hopper GEMM: tiles
- *   [17] Hopper GEMM: the kernel
- *   [18] Hopper GEMM: plan and launch
- *   [19] Portable GEMM kernels
- *   [20] Portable GEMM: the FP32 kernel
- *   [21] Portable GEMM: plan and launch
- *   [22] GPU backends: plan, check and run
- *   [23] GPU backends: choosing an algorithm
+ *   [17] Hopper GEMM: what becomes of sums
+ *   [18] Hopper GEMM: the kernel
+ *   [19] Hopper GEMM: plan and launch
+ *   [20] Portable GEMM kernels
+ *   [21] Portable GEMM: the FP32 kernel
+ *   [22] Portable GEMM: plan and launch
+ *   [23] GPU backends: plan, check and run
+ *   [24] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -3190,7 +3191,7 @@ struct tegroup_impl_sm90_shape {
      * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
     static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
-    static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
+    static __host__ __device__ __forceinline__ bool ends_narrow(int32_t cols) {
         return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
     }
     /* Whether lines (of m, n) rather than k are contiguous. */
@@ -3333,7 +3334,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [17] Hopper GEMM: the kernel ==== */
+/* ==== [17] Hopper GEMM: what becomes of sums ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -3413,6 +3414,81 @@ static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gp
     }
 }
 
+/* ---- activated ---- */
+
+/* Where 16 bytes of a piece of 64 lines by 32 columns are: rows of 64 bytes, as TMA swizzles these. */
+static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, int chunk) {
+    return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
+}
+
+/* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
+template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
+                                                                        uint32_t set, int line, float scale) {
+    const tegroup_activation_desc &f = call.activation;
+    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+    const float alpha = (float)f.alpha, limit = (float)f.limit;
+    const int lane = tegroup_impl_thread() % 32, word = lane % 16;
+    /* Where a word of its number is, and where two are. */
+    const uint32_t one = set + tegroup_impl_sm90_in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
+                   two = set + (uint32_t)(word / 8 * PIECE) + tegroup_impl_sm90_in_piece(line + lane / 16, word % 8 / 2)
+                         + (uint32_t)(word % 2 * 8);
+#pragma unroll 1
+    for (int from = 0; from < 16; from += 8) {
+        uint32_t first[4], second[4];
+#pragma unroll
+        for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
+            const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
+            if (!INTERLEAVED) {
+                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
+                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(second[r]) : "r"((one ^ turn) + down + PIECE) : "memory");
+            } else
+                asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                             : "=r"(first[r]), "=r"(second[r])
+                             : "r"((two ^ turn) + down)
+                             : "memory");
+        }
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
+                        low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
+                        low2 = tegroup_impl_low_half(second[r], bf16), high2 = tegroup_impl_high_half(second[r], bf16);
+            const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
+                        y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
+                                                         + (uint32_t)((from + 2 * r) * 64 + 2 * PIECE)),
+                         "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
+                         : "memory");
+        }
+    }
+}
+/* By the kind that the call has. */
+template <bool INTERLEAVED, int PIECE>
+static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
+                                                                  int line, float scale) {
+    switch (call.activation.activation) {
+    case TEGROUP_ACTIVATION_GEGLU:
+        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED, PIECE>(call, set, line, scale);
+        break;
+    case TEGROUP_ACTIVATION_GEGLU_TANH:
+        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED, PIECE>(call, set, line, scale);
+        break;
+    case TEGROUP_ACTIVATION_REGLU:
+        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED, PIECE>(call, set, line, scale);
+        break;
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED, PIECE>(call, set, line, scale);
+        break;
+    default:
+        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED, PIECE>(call, set, line, scale);
+        break;
+    }
+}
+#endif
+
+/* ==== [18] Hopper GEMM: the kernel ==== */
+
+#if TEGROUP_IMPL_HOPPER
 /* ---- a block ---- */
 
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
@@ -3831,14 +3907,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
 
-    /* Piece `piece` of set `number`, and in it where 16 bytes are: rows of 64 bytes, as TMA swizzles these. */
+    /* Piece `piece` of set `number`. */
     __device__ __forceinline__ uint32_t piece(int group, int number, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
                             + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
-    }
-    static __device__ __forceinline__ uint32_t in_piece(int row, int chunk) {
-        return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
     }
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
         const bool halves = !call.activation.interleaved;
@@ -4003,72 +4076,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     }
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(piece(group, number, c / 4) + in_piece(row, c % 4 + lane / 16), word);
+                    tegroup_impl_stmatrix(
+                        piece(group, number, c / 4) + tegroup_impl_sm90_in_piece(row, c % 4 + lane / 16), word);
                 }
                 __syncwarp();
-                activate_set<INTERLEAVED>(piece(group, number, 0), warp * 16, scale);
+                tegroup_impl_sm90_activate<INTERLEAVED, SHAPE::PIECE>(call, piece(group, number, 0), warp * 16, scale);
                 tegroup_impl_async_fence();
                 __syncwarp();
                 if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
             }
-        }
-    }
-    /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
-    template <tegroup_activation KIND, bool INTERLEAVED>
-    __device__ __forceinline__ void activate_lines(uint32_t set, int line, float scale) const {
-        const tegroup_activation_desc &f = call.activation;
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const float alpha = (float)f.alpha, limit = (float)f.limit;
-        const int lane = tegroup_impl_thread() % 32, word = lane % 16;
-        /* Where a word of its number is, and where two are. */
-        const uint32_t one = set + in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
-                       two = set + (uint32_t)(word / 8 * SHAPE::PIECE) + in_piece(line + lane / 16, word % 8 / 2)
-                             + (uint32_t)(word % 2 * 8);
-#pragma unroll 1
-        for (int from = 0; from < 16; from += 8) {
-            uint32_t first[4], second[4];
-#pragma unroll
-            for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
-                const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
-                if (!INTERLEAVED) {
-                    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
-                    asm volatile("ld.shared.u32 %0, [%1];"
-                                 : "=r"(second[r])
-                                 : "r"((one ^ turn) + down + SHAPE::PIECE)
-                                 : "memory");
-                } else
-                    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                                 : "=r"(first[r]), "=r"(second[r])
-                                 : "r"((two ^ turn) + down)
-                                 : "memory");
-            }
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
-                            low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
-                            low2 = tegroup_impl_low_half(second[r], bf16),
-                            high2 = tegroup_impl_high_half(second[r], bf16);
-                const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
-                            y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
-                asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
-                                                             + (uint32_t)((from + 2 * r) * 64 + 2 * SHAPE::PIECE)),
-                             "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
-                             : "memory");
-            }
-        }
-    }
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void activate_set(uint32_t set, int line, float scale) const {
-        switch (call.activation.activation) {
-        case TEGROUP_ACTIVATION_GEGLU: activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED>(set, line, scale); break;
-        case TEGROUP_ACTIVATION_GEGLU_TANH:
-            activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED>(set, line, scale);
-            break;
-        case TEGROUP_ACTIVATION_REGLU: activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED>(set, line, scale); break;
-        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
-            activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED>(set, line, scale);
-            break;
-        default: activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED>(set, line, scale); break;
         }
     }
 };
@@ -4098,7 +4114,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [18] Hopper GEMM: plan and launch ==== */
+/* ==== [19] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
  * stand together, in the order of the enums of tegroup_impl_sm90_usual. */
@@ -4185,7 +4201,8 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
-    const int narrow = n > 192 && left > 0 && left <= 64;
+    const int narrow =
+        tegroup_impl_sm90_shape<1, 128, 192, true, 3>::ends_narrow((int32_t)tegroup_impl_min(n, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high =
                      (double)tegroup_impl_align(average, 128)
@@ -4419,7 +4436,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [19] Portable GEMM kernels ==== */
+/* ==== [20] Portable GEMM kernels ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -4992,7 +5009,7 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
 #endif
 }
 
-/* ==== [20] Portable GEMM: the FP32 kernel ==== */
+/* ==== [21] Portable GEMM: the FP32 kernel ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -5043,7 +5060,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [21] Portable GEMM: plan and launch ==== */
+/* ==== [22] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.3 KB) and the ring; the highest is for SM90 and 100. */
@@ -5185,7 +5202,7 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
 }
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [22] GPU backends: plan, check and run ==== */
+/* ==== [23] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -5291,7 +5308,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan
 }
 #endif
 
-/* ==== [23] GPU backends: choosing an algorithm ==== */
+/* ==== [24] GPU backends: choosing an algorithm ==== */
 
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {

@@ -1,83 +1,6 @@
 /* ---- Hopper GEMM: the kernel ---- */
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- what is added ---- */
-
-/* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
- * apart. */
-template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD;
-    static constexpr int EIGHTS = SHAPE::COLS / 8;
-    float alpha, beta;
-    float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
-    float bias[(EIGHTS + 7) / 8][2]; /* lane 8 q + t has columns 2 q and 2 q + 1 of eights t, t + 8, ... */
-
-    /* Of D, that column `i` of the tile is. */
-    static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
-                                                     const tegroup_impl_sm90_item &item, int i) {
-        if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
-        return item.j0 / 2 + i % (SHAPE::COLS / 2) + i / (SHAPE::COLS / 2) * call.activation.output.cols;
-    }
-    __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
-                                                       const tegroup_impl_sm90_item &item, int first_line) {
-        const tegroup_gemm_desc &desc = call.call.desc;
-        const int lane = (int)threadIdx.x & 31;
-        alpha = item.alpha;
-        beta = item.beta;
-        if (!BIAS || !call.has_bias) return;
-        const tegroup_impl_block place = tegroup_impl_locate(&desc.bias, NULL, item.group);
-#pragma unroll
-        for (int e = 0; e < (EIGHTS + 7) / 8; e++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int64_t col = column(call, item, (e * 8 + lane % 8) * 8 + lane / 8 * 2 + i);
-                const bool there = e * 8 + lane % 8 < EIGHTS && col < desc.d.shape.cols;
-                bias[e][i] = there ? tegroup_impl_gpu_load(desc.bias.dtype, place.base, place.first + col) : 0.0f;
-            }
-#pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int line = first_line + m * 64 + (int)threadIdx.x / 32 % 4 * 16 + half * 8 + lane / 4;
-                by[m][half] = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET || line >= item.lines
-                                  ? 1.0f
-                                  : tegroup_impl_gpu_load_scale(
-                                      desc.row_scale_dtype, desc.row_scale,
-                                      item.first_row[TEGROUP_IMPL_A] + item.i0 + line
-                                          + (call.ragged[TEGROUP_IMPL_A] ? 0 : item.group * desc.a.shape.rows));
-            }
-    }
-    __device__ __forceinline__ void add(float c, float *x) const { *x = tegroup_impl_gpu_fma(beta, c, *x); }
-    /* x: two columns of the upper line, two of the lower. */
-    __device__ __forceinline__ void add_bias(int m, int eight, float *x) const {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float b = __shfl_sync(0xffffffffu, bias[eight / 8][i], (int)(threadIdx.x & 3) * 8 + eight % 8);
-            x[i] = tegroup_impl_gpu_fma(by[m][0], b, x[i]);
-            x[2 + i] = tegroup_impl_gpu_fma(by[m][1], b, x[2 + i]);
-        }
-    }
-};
-
-/* A slab in which the columns end, element by element, to the group's lines from i0 up to `lines` and its columns from j0 on. Out of
- * line: in every slab of every store it would be a third of what there is to compile. */
-template <bool WIDE>
-static __device__ __noinline__ void tegroup_impl_sm90_copy(const tegroup_impl_gpu_call *call, int32_t group,
-                                                           uint32_t slab, int32_t i0, int32_t lines, int32_t j0) {
-    typedef typename tegroup_impl_if<WIDE, float, uint16_t>::type element;
-    const int each = 16 / (int)sizeof(element);
-    const tegroup_impl_block d = tegroup_impl_locate(&call->desc.d, &call->views[TEGROUP_IMPL_D], group);
-    element *to = (element *)d.base + d.first + i0 * d.ld + j0;
-    const char *from = (const char *)__cvta_shared_to_generic(slab);
-#pragma unroll 1
-    for (int i = (int)threadIdx.x % 128; i < 64 * 8; i += 128) {
-        const int row = i / 8, chunk = i % 8;
-        if (i0 + row >= lines) break;
-        const element *source = (const element *)(from + row * 128 + (chunk ^ (row & 7)) * 16);
-        for (int e = 0; e < each && j0 + chunk * each + e < d.cols; e++) to[row * d.ld + chunk * each + e] = source[e];
-    }
-}
-
 /* ---- a block ---- */
 
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
@@ -496,14 +419,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
 
-    /* Piece `piece` of set `number`, and in it where 16 bytes are: rows of 64 bytes, as TMA swizzles these. */
+    /* Piece `piece` of set `number`. */
     __device__ __forceinline__ uint32_t piece(int group, int number, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
                             + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
-    }
-    static __device__ __forceinline__ uint32_t in_piece(int row, int chunk) {
-        return (uint32_t)(row * 64 + (chunk ^ (row / 2 & 3)) * 16);
     }
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
         const bool halves = !call.activation.interleaved;
@@ -668,72 +588,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     }
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(piece(group, number, c / 4) + in_piece(row, c % 4 + lane / 16), word);
+                    tegroup_impl_stmatrix(
+                        piece(group, number, c / 4) + tegroup_impl_sm90_in_piece(row, c % 4 + lane / 16), word);
                 }
                 __syncwarp();
-                activate_set<INTERLEAVED>(piece(group, number, 0), warp * 16, scale);
+                tegroup_impl_sm90_activate<INTERLEAVED, SHAPE::PIECE>(call, piece(group, number, 0), warp * 16, scale);
                 tegroup_impl_async_fence();
                 __syncwarp();
                 if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
             }
-        }
-    }
-    /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
-    template <tegroup_activation KIND, bool INTERLEAVED>
-    __device__ __forceinline__ void activate_lines(uint32_t set, int line, float scale) const {
-        const tegroup_activation_desc &f = call.activation;
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const float alpha = (float)f.alpha, limit = (float)f.limit;
-        const int lane = tegroup_impl_thread() % 32, word = lane % 16;
-        /* Where a word of its number is, and where two are. */
-        const uint32_t one = set + in_piece(line + lane / 16, word / 4) + (uint32_t)(word % 4 * 4),
-                       two = set + (uint32_t)(word / 8 * SHAPE::PIECE) + in_piece(line + lane / 16, word % 8 / 2)
-                             + (uint32_t)(word % 2 * 8);
-#pragma unroll 1
-        for (int from = 0; from < 16; from += 8) {
-            uint32_t first[4], second[4];
-#pragma unroll
-            for (int r = 0; r < 4; r++) { /* from row to row, two apart, a chunk's number differs in r alone */
-                const uint32_t down = (uint32_t)((from + 2 * r) * 64), turn = (uint32_t)(r * 16);
-                if (!INTERLEAVED) {
-                    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(first[r]) : "r"((one ^ turn) + down) : "memory");
-                    asm volatile("ld.shared.u32 %0, [%1];"
-                                 : "=r"(second[r])
-                                 : "r"((one ^ turn) + down + SHAPE::PIECE)
-                                 : "memory");
-                } else
-                    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                                 : "=r"(first[r]), "=r"(second[r])
-                                 : "r"((two ^ turn) + down)
-                                 : "memory");
-            }
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
-                            low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
-                            low2 = tegroup_impl_low_half(second[r], bf16),
-                            high2 = tegroup_impl_high_half(second[r], bf16);
-                const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
-                            y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
-                asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
-                                                             + (uint32_t)((from + 2 * r) * 64 + 2 * SHAPE::PIECE)),
-                             "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
-                             : "memory");
-            }
-        }
-    }
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void activate_set(uint32_t set, int line, float scale) const {
-        switch (call.activation.activation) {
-        case TEGROUP_ACTIVATION_GEGLU: activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED>(set, line, scale); break;
-        case TEGROUP_ACTIVATION_GEGLU_TANH:
-            activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED>(set, line, scale);
-            break;
-        case TEGROUP_ACTIVATION_REGLU: activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED>(set, line, scale); break;
-        case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
-            activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED>(set, line, scale);
-            break;
-        default: activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED>(set, line, scale); break;
         }
     }
 };

@@ -85,7 +85,8 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
-    const int narrow = n > 192 && left > 0 && left <= 64;
+    const int narrow =
+        tegroup_impl_sm90_shape<1, 128, 192, true, 3>::ends_narrow((int32_t)tegroup_impl_min(n, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high =
                      (double)tegroup_impl_align(average, 128)

@@ -65,7 +65,7 @@ struct tegroup_impl_sm90_shape {
      * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
     static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
-    static __device__ __forceinline__ bool ends_narrow(int32_t cols) {
+    static __host__ __device__ __forceinline__ bool ends_narrow(int32_t cols) {
         return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
     }
     /* Whether lines (of m, n) rather than k are contiguous. */
