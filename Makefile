@@ -100,9 +100,9 @@ bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many 
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE $(GENCODE) -I. tests/bench/bench_moe.cu -o build/bench_moe
 	build/bench_moe
 
-bench-mlp: ## the grouped MLP forward on a GPU, the activation in fc1's epilogue and by itself
+bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilogues and by themselves
 	@mkdir -p build
-	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
 	build/bench_mlp && build/bench_mlp interleaved
 
 examples: ## build and run every example by the command in its first line

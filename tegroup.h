@@ -980,14 +980,15 @@ typedef struct tegroup_mlp_desc {
 /* Bits of tegroup_mlp_plan.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
                                     fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
-#define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
+                                    runs, and likewise */
 
 /* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
  * those of the capacity. */
 typedef struct tegroup_mlp_plan {
     size_t             struct_size;
     uint32_t           magic;
-    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has FORWARD                               */
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has both                                  */
     tegroup_activation activation;
     int32_t            interleaved, recompute;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
@@ -997,6 +998,7 @@ typedef struct tegroup_mlp_plan {
     tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
     uint64_t           activated_kernel; /* FUSED_FORWARD: what is launched in place of fc1.forward's kernel     */
+    uint64_t           gradient_kernel;  /* FUSED_DGRAD: what is launched in place of fc2.dgrad's                */
 } tegroup_mlp_plan;
 
 /* ==== [15] Op chain ==== */
@@ -6187,52 +6189,71 @@ static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const teg
     if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
 }
 
+/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
+typedef struct tegroup_impl_epilogue {
+    uint64_t kernel;                           /* of the product that has it */
+    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
+    int keeps_d;                               /* forward: D is wanted, too */
+    int activates_again;                       /* gradient: activation.output is wanted, too */
+    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
+} tegroup_impl_epilogue;
+
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
-                                                              tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
-                                                              const tegroup_gemm_desc *desc,
-                                                              const tegroup_activation_desc *activation, int keeps_d,
-                                                              struct CUstream_st *stream, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+                                                          tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-/* Why fc1's product has not the activation in its epilogue; NULL: it has. What a plan for another machine could do is not for this
- * build to say. */
-static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan) {
+static inline int tegroup_impl_mlp_rows_of_16(const tegroup_tensor *t) {
+    return t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ld(t) % 8 == 0;
+}
+
+/* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
+ * machine could do is not for this build to say. */
+static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                   tegroup_op op) {
+    const int gradient = op == TEGROUP_OP_DGRAD;
     tegroup_linear_desc fc1, fc2;
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
-    if (plan->fc1.forward.backend != TEGROUP_BACKEND_SM90)
-        return "must not be REQUIRED: only SM90 has a product with the activation in its epilogue";
-    if (!TEGROUP_IMPL_FUSED_KERNELS && !plan->fc1.forward.hypothetical)
+    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC1, &fc1);
+    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC2, &fc2);
+    if (product->backend != TEGROUP_BACKEND_SM90)
+        return "must not be REQUIRED: only SM90 has products with an activation in their epilogue";
+    if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
-    if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16)
-        return "must not be REQUIRED: the epilogue writes preactivation and activated as the same of F16 and BF16";
-    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue writes rows of 16 bytes";
+    if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16
+        || (gradient && (fc1.grad_output.dtype != fc1.out.dtype || fc2.dgrad_out.dtype != fc1.out.dtype)))
+        return "must not be REQUIRED: the epilogue has preactivation, activated and their gradients as the same of F16 "
+               "and "
+               "BF16";
+    if (fc2.input.shape.cols % 8 != 0
+        || (gradient
+            && !(tegroup_impl_mlp_rows_of_16(&desc->preactivation)
+                 && tegroup_impl_mlp_rows_of_16(&desc->grad_preactivation)
+                 && tegroup_impl_mlp_rows_of_16(&desc->activated))))
+        return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
 
 /* Which steps an epilogue takes over: the one place that knows of fused products. Where the product's own tile has 64 lines, because
  * groups have few rows or fill tiles of 128 badly, the kernel that activates is the slower one. A plan for another machine has
  * no tile and no kernel, and fuses when it must alone. */
-static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
+                                                   tegroup_op op, uint32_t bit, uint32_t *fused, uint64_t *kernel,
                                                    tegroup_error *error) {
-    const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
-              required = desc->fusion == TEGROUP_FUSION_REQUIRED;
-    const char *why = forward ? tegroup_impl_mlp_unfused(desc, plan) : NULL;
-    TEGROUP_IMPL_RULE(!required || !tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD), ERROR_UNSUPPORTED,
-                      "fusion",
-                      "must not be REQUIRED with grad_preactivation: no product has its gradient in an epilogue",
-                      TEGROUP_FUSION_AUTO, desc->fusion);
+    const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
+    const char *why;
+    if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
+    why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
-    if (!forward || why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && plan->fc1.forward.tile_m <= 64))
-        return TEGROUP_OK;
-    plan->fused = TEGROUP_FUSED_FORWARD;
+    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && product->tile_m <= 64)) return TEGROUP_OK;
+    *fused |= bit;
+    (void)kernel; /* of a build without them */
 #if TEGROUP_IMPL_FUSED_KERNELS
-    if (!plan->fc1.forward.hypothetical)
-        return tegroup_impl_cuda_plan_activated(&plan->fc1.forward, &plan->activated_kernel, error);
+    if (!product->hypothetical) return tegroup_impl_cuda_plan_fused(product, kernel, error);
 #endif
     return TEGROUP_OK;
 }
@@ -6300,7 +6321,10 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
                                          (tegroup_mlp_layer)layer, error));
         }
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc1.forward, TEGROUP_OP_FORWARD, TEGROUP_FUSED_FORWARD,
+                                           &made.fused, &made.activated_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD, &made.fused,
+                                           &made.gradient_kernel, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_layouts(desc, &made, error));
     *plan = made;
     return TEGROUP_OK;
@@ -6457,6 +6481,38 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_backward_check(activation, error), error);
 }
 
+/* Whether a call runs its first product fused, as planned. */
+static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                          const tegroup_impl_mlp_product *product, uint32_t bit,
+                                                          int *fused, tegroup_error *error) {
+    *fused = (plan->fused & bit) != 0;
+    TEGROUP_IMPL_RULE(desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
+                      "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
+    TEGROUP_IMPL_RULE(!*fused || product->plan->backend == TEGROUP_BACKEND_SM90, ERROR_PLAN, "plan",
+                      "must have the product that was fused", TEGROUP_BACKEND_SM90, product->plan->backend);
+    return TEGROUP_OK;
+}
+/* What an epilogue has to do with and no product checks. */
+static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
+                                                             tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
+                      "must be 16-byte aligned for TMA", 16, (uintptr_t)m->data % 16);
+    return TEGROUP_OK;
+}
+static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
+                                                        const tegroup_impl_epilogue *epilogue,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+#if TEGROUP_IMPL_FUSED_KERNELS
+    return tegroup_impl_mlp_refused(
+        tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error),
+                                    p->product, error),
+        p->layer, error);
+#else
+    (void)p, (void)epilogue, (void)stream, (void)error;
+    return TEGROUP_OK;
+#endif
+}
+
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
 
 /* The calls; run 0: only what they check. */
@@ -6467,40 +6523,28 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
                            | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
     tegroup_impl_mlp_product products[2];
-    tegroup_activation_desc activation;
+    tegroup_impl_epilogue epilogue;
     int fused;
     products[0].layer = TEGROUP_MLP_FC1;
     products[1].layer = TEGROUP_MLP_FC2;
     products[0].product = products[1].product = TEGROUP_OP_FORWARD;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
-    fused = (plan->fused & TEGROUP_FUSED_FORWARD) != 0;
-    TEGROUP_IMPL_RULE(desc->fusion != (fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
-                      "must be as planned", fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
     if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
     TEGROUP_IMPL_TRY(
         tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &activation, error));
-
-    TEGROUP_IMPL_RULE(!fused || products[0].plan->backend == TEGROUP_BACKEND_SM90, ERROR_PLAN, "plan",
-                      "must have the product that was fused", TEGROUP_BACKEND_SM90, products[0].plan->backend);
-    TEGROUP_IMPL_RULE(!fused || tegroup_impl_aligned(activation.output.data, 16) || activation.output.rows == 0
-                          || activation.output.cols == 0,
-                      ERROR_ALIGNMENT, "activated.data", "must be 16-byte aligned for TMA", 16,
-                      (uintptr_t)activation.output.data % 16);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_FORWARD, &fused, error));
+    if (fused) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
 
     if (!run) return TEGROUP_OK;
     if (fused) {
-#if TEGROUP_IMPL_FUSED_KERNELS
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
-            tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_activated(
-                                            products[0].plan, plan->activated_kernel, &products[0].gemm, &activation,
-                                            desc->preactivation.dtype != TEGROUP_DTYPE_UNSET, stream, error),
-                                        TEGROUP_OP_FORWARD, error),
-            TEGROUP_MLP_FC1, error));
-#endif
+        epilogue.kernel = plan->activated_kernel;
+        epilogue.keeps_d = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&activation, desc->threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
     }
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
@@ -6513,9 +6557,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
                      | TEGROUP_IMPL_BIT(ROW_SCALE);
     uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
     tegroup_impl_mlp_product products[3];
-    tegroup_activation_desc again;
-    tegroup_activation_backward_desc activation;
-    int count = 1, i;
+    tegroup_impl_epilogue epilogue;
+    int count = 1, fused, i;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_DGRAD, error));
     products[0].layer = TEGROUP_MLP_FC2;
     products[0].product = TEGROUP_OP_DGRAD;
@@ -6534,13 +6577,31 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->workspace.total_bytes, reads,
                                                      writes, error));
     if (desc->recompute)
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &again, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &activation, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
+    else tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));
+    if (fused) {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_mlp_check_epilogue(&epilogue.gradient.grad_input, "grad_preactivation.data", error));
+        if (desc->recompute)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
+    }
 
     if (!run) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error)); /* FUSED_DGRAD makes one of these three */
-    if (desc->recompute) TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&again, desc->threads, stream, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error));
+    if (fused) {
+        epilogue.kernel = plan->gradient_kernel;
+        epilogue.keeps_d = 0;
+        epilogue.activates_again = desc->recompute;
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
+    } else {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        if (desc->recompute)
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->threads, stream, error));
+    }
     for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
 }

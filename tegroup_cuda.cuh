@@ -680,13 +680,29 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
+ * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
+ * block's threads. */
+enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
+
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
+    const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
+#pragma unroll
+    for (int step = 1; step < threads; step *= 2) {
+        const float other = __shfl_xor_sync(mask, sum, step);
+        sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
+    }
+    return sum;
+}
+
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
     typedef tegroup_impl_pairs<ACCESS, INTERLEAVED, (INTERLEAVED && ACCESS::lanes > 1)> pairs;
-    const int count = pairs::count;
+    const int count = pairs::count, lane = (int)threadIdx.x % 32;
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
     const int64_t steps = desc.grad_output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
@@ -698,6 +714,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
         real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
         if (rows == 0) continue;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            const int there = (int)tegroup_impl_min(32, steps - (c - lane));
 #pragma unroll
             for (int from = 0; from < TEGROUP_IMPL_ROWS_UNIT; from += pairs::together) {
                 pairs x[pairs::together];
@@ -714,7 +731,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     if (from + r >= rows) break;
                     const int64_t row = first + from + r;
                     const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
-                    real both[2 * count], grad[count], out[2 * count];
+                    real both[2 * count], grad[count], out[2 * count], part = 0;
                     x[r].unpack(both);
                     pairs::unpack_one(dy[r], grad);
                     if (ACCESS::lanes == 1) {
@@ -727,12 +744,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
         const int g = pairs::gate(i), u = pairs::up(i);                                                                \
         const real value =                                                                                             \
             tegroup_impl_activation_grad(kind, alpha, limit, both[g], both[u], scale * grad[i], &out[g], &out[u]);     \
-        sum[from + r] = fma(grad[i], value, sum[from + r]);                                                            \
+        part = fma(grad[i], value, part);                                                                              \
     }
                         TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
                     }
                     pairs::store(desc.grad_input, row, c, steps, gated, out);
+                    if (ACCESS::lanes == 1 || !wants_sum) continue;
+                    part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
+                    if (lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
                 }
             }
         }
@@ -765,6 +785,46 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
                                   &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
+}
+/* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
+typedef struct tegroup_impl_row_sums {
+    tegroup_activation_backward_desc desc;
+    const float *of_cols; /* [ceil(cols / 32)][rows] */
+} tegroup_impl_row_sums;
+
+template <int COUNT>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
+    const tegroup_activation_backward_desc &desc = sums.desc;
+    const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
+    const int64_t steps = desc.grad_output.cols / COUNT;
+    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
+        int64_t first;
+        const int32_t rows = units.at(unit, &first);
+        float sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
+        if (rows == 0) continue;
+        if (threadIdx.x % (TEGROUP_IMPL_ROW_SUM_COLS / COUNT) == 0)
+            for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+                const float *from = sums.of_cols + c * COUNT / TEGROUP_IMPL_ROW_SUM_COLS * desc.grad_output.rows;
+                for (int r = 0; r < rows; r++) sum[r] += from[first + r];
+            }
+        const float total = tegroup_impl_block_sums(sum);
+        if ((int32_t)threadIdx.x < rows) tegroup_impl_set_weight(desc.grad_row_scale, first + threadIdx.x, 0, total);
+    }
+}
+
+/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *of_cols, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    tegroup_impl_row_sums sums;
+    if (desc->grad_output.rows == 0 || desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    sums.desc = *desc;
+    sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
+    sums.of_cols = of_cols;
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
+                                  &sums, desc->grad_output.cols, 8,
+                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
 }
 #endif /* TEGROUP_NO_BACKWARD */
 #endif /* TEGROUP_NO_ACTIVATION */
@@ -3145,12 +3205,13 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
-    TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,       /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
+    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
@@ -3162,11 +3223,16 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
-    /* An activation of gates and ups in the epilogue: */
+    /* An activation of gates and ups in the epilogue; of a data gradient, its gradient. */
     tegroup_activation_desc activation; /* its output, row_scale and kind */
-    int32_t keeps_d;                    /* D is wanted, too */
-    uint64_t activated_shift;           /* as shift */
-    CUtensorMap activated, ups; /* of its output; of D's ups where these are its second half, map[D] having the first */
+    int32_t keeps_d;                    /* forward: D is wanted, too */
+    int32_t activates_again;            /* gradient: the output is wanted, too */
+    float *row_sums;          /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    uint64_t activated_shift; /* as shift */
+    /* Of its output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
+     * ups, and these are in C and c_ups. */
+    CUtensorMap activated, ups, c_ups;
+    CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -3187,12 +3253,16 @@ struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
-    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
-     * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
+    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
+     * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
+     * have blocks fall out of step. */
+    static constexpr int NARROW = COLS == 192 ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
-    static __host__ __device__ __forceinline__ bool ends_narrow(int32_t cols) {
-        return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
+    static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
+        if (!NARROWS) return 0;
+        const int32_t tiles = (cols + COLS - 1) / COLS, room = (tiles * COLS - cols) / (COLS - NARROW + !NARROWS);
+        if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
+        return room < tiles ? room : tiles;
     }
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
@@ -3209,11 +3279,14 @@ struct tegroup_impl_sm90_shape {
                              USED = COUNT < SLABS ? COUNT : SLABS;
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of D, and what they are activated to.
-     * A tile of D whose gates and ups are halves has half its columns of each. */
-    static constexpr int SETS = PARTS * COLS / 64, SETS_USED = 2, PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
+     * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
+     * what was activated. */
+    static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, SETS_USED = 2,
+                         PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
     static_assert(!ACTIVATES
-                      || (TURNS && SETS % SETS_USED == 0 && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
+                      || (TURNS && PARTS % SETS_USED == 0 && NARROW % SET_COLS == 0
+                          && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
                   "every tile begins with the first set, and both are in the slabs");
 };
 
@@ -3230,26 +3303,75 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 };
 
 #if TEGROUP_IMPL_HOPPER
+/* ---- dealing tiles ---- */
+
+/* Where tiles take unlike times they are dealt: one after another, each to a block that is done about first, if tiles take what
+ * they are said to cost. Every block deals for all of them, and so knows which are its own without a word to the others. Lane l
+ * keeps the books of blocks l, l + 32, ... */
+struct tegroup_impl_sm90_deal {
+    enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
+    int32_t load[EACH]; /* cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
+
+    static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
+    __device__ __forceinline__ tegroup_impl_sm90_deal() {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) load[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
+    }
+    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Returns how many; the
+     * number of this block's, or -1, is `mine`. */
+    __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, int32_t *mine) {
+        int32_t least = load[0], given = 0;
+#pragma unroll
+        for (int i = 1; i < EACH; i++) least = load[i] < least ? load[i] : least;
+        least = __reduce_min_sync(0xffffffffu, least);
+        const int32_t limit = least + (cost + 1) / 2, me = (int32_t)blockIdx.x;
+        *mine = -1;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t gets = __ballot_sync(0xffffffffu, load[i] < limit);
+            const int32_t number = given + __popc(gets & ((1u << lane()) - 1)),
+                          my_number = given + __popc(gets & ((1u << me % 32) - 1));
+            if (me / 32 == i && (gets >> me % 32 & 1) && my_number < tiles) *mine = my_number;
+            if (load[i] < INT32_MAX) load[i] += (load[i] < limit && number < tiles ? cost : 0) - least;
+            given += __popc(gets);
+        }
+        return given < tiles ? given : tiles;
+    }
+};
+
 /* ---- finding tiles ---- */
 
-/* One warp walks the groups, 32 at a time, a lane a group. Tiles are asked for in rising order. */
+/* One warp walks the groups, 32 at a time, a lane a group. Tiles that all take as long go round the blocks in turn, in the order
+ * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of two widths. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
-    int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
-    int32_t base, rows;  /* the first of these; rows of this lane's group */
+    int64_t turn;               /* of all tiles, the next one that falls to this block in turn */
+    int64_t before, sum;        /* tiles before the 32 groups at hand; of these up to and with this lane's */
+    int32_t base;               /* the first of these */
+    int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;             /* of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide; /* tiles of a line, and of these not narrow */
+    int32_t m;                            /* of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow */
+    bool deals;                           /* tiles, since they take unlike times */
+    int owner;                            /* the lane whose tiles are dealt; -1: none yet */
+    int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
+    tegroup_impl_sm90_deal deal;
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
-        : call(c), desc(c.call.desc) {
+        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = SHAPE::ends_narrow((int32_t)desc.d.shape.cols) ? tiles_n - 2 : tiles_n;
+        wide = tiles_n - SHAPE::narrow((int32_t)desc.d.shape.cols, k_of(0));
+        deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                              : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
+    }
+    __device__ __forceinline__ int32_t most_rows() const {
+        const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
+        return header ? (int32_t)header->rows_max : INT32_MAX;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
@@ -3267,50 +3389,114 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         if (rows_too && there < rows) rows = (int32_t)there;
     }
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
-        const int32_t g = from + lane();
         base = from;
         before = tiles_before;
         rows = -1;
         for (int i = 0; i < 4; i++) first_row[i] = 0;
+        const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
+        int32_t g = from + lane();
         if (g < desc.a.shape.groups) {
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && deals && order) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
             meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
             meet(desc.d, TEGROUP_IMPL_D, g, SHAPE::OP != TEGROUP_OP_WGRAD);
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
-        sum = g < desc.a.shape.groups && !idle(rows) ? (int64_t)tiles_m(rows) * tiles_n : 0;
+        group = g;
+        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n
+                                                                   : 0; /* a D of more has no room in memory */
+        sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
             if (lane() >= step) sum += other;
         }
     }
-    /* Tile number t, in stripes of 8 lines of tiles: their operands stay in L2. False when there are fewer. */
-    __device__ __forceinline__ bool find(int64_t t, tegroup_impl_sm90_item *item) {
+    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    __device__ __forceinline__ bool in_turn(int *of, int32_t *local) {
         for (;;) {
             const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
-            if (t < end) break;
+            if (turn < end) break;
             if (base + 32 >= desc.a.shape.groups) return false;
             load(base + 32, end);
         }
-        const int owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + sum)) - 1;
-        const int32_t g = base + owner, there = __shfl_sync(0xffffffffu, rows, owner);
-        const int64_t local = t - before - (owner ? __shfl_sync(0xffffffffu, sum, owner ? owner - 1 : 0) : 0),
-                      stripe = local / (8 * tiles_n), within = local - stripe * 8 * tiles_n;
-        const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m(there) - 8 * stripe);
+        *of = __ffs((int)__ballot_sync(0xffffffffu, turn < before + sum)) - 1;
+        *local = (int32_t)(turn - before - __shfl_sync(0xffffffffu, sum - tiles, *of));
+        turn += gridDim.x;
+        return true;
+    }
+    __device__ __forceinline__ bool dealt(int *of, int32_t *local) {
+        for (;;) {
+            if (run_begin == run_end && !run()) return false;
+            int32_t number;
+            const int32_t first = run_begin;
+            run_begin += deal.round(run_end - run_begin, run_cost, &number);
+            if (number < 0) continue;
+            *of = owner;
+            *local = first + number;
+            return true;
+        }
+    }
+    /* The next tiles that cost the same. False: there are none. */
+    __device__ __forceinline__ bool run() {
+        while (owner < 0 || run_end >= __shfl_sync(0xffffffffu, tiles, owner)) {
+            const uint32_t others = __ballot_sync(0xffffffffu, tiles > 0 && lane() > owner);
+            if (!others && base + 32 >= desc.a.shape.groups) return false;
+            if (!others) load(base + 32, 0);
+            owner = __ffs((int)others) - 1;
+            run_end = 0;
+        }
+        const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
+        const place at(*this, there, run_end);
+        run_begin = run_end;
+        run_end = at.alike;
+        run_cost = cost(there, at.cols);
+        return true;
+    }
+    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 128 cycles: wgmma's time or, if that
+     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. */
+    __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
+        const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
+                      results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
+        return (int32_t)tegroup_impl_min(cols / 64 * (int64_t)tegroup_impl_max(steps, results) + 2, 1 << 28);
+    }
+    __device__ __forceinline__ int32_t k_of(int32_t there) const {
+        return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
+               : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
+                                                 : (int32_t)desc.b.shape.rows;
+    }
+    /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
+    struct place {
+        int32_t line, column; /* of tiles */
+        int32_t cols;         /* that it has */
+        int32_t alike;        /* the first tile after it that is of other costs, or another group's */
+        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
+            const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
+                          within = local - stripe * walk.tiles_n, height = tegroup_impl_min(8, lines - stripe);
+            line = stripe + within % height;
+            column = within / height;
+            cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
+            alike = walk.wide == walk.tiles_n
+                        ? lines * walk.tiles_n
+                        : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+        }
+    };
+    __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
+        int of;
+        int32_t local;
+        if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
+        const place at(*this, there, local);
         item->group = g;
-        item->i0 = (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M;
-        const int32_t column = (int32_t)(within / height);
-        item->j0 = column * SHAPE::COLS - (column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+        item->i0 = at.line * SHAPE::TILE_M;
+        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
-        item->cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
-        item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
-                  : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
-                                                    : (int32_t)desc.b.shape.rows;
+        item->cols = at.cols;
+        item->k = k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
         for (int i = 0; i < 4; i++) {
-            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
+            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], of);
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* else the list's entries may be anything */
@@ -3351,8 +3537,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     /* Of D, that column `i` of the tile is. */
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
+        const int half = item.cols / 2;
         if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
-        return item.j0 / 2 + i % (SHAPE::COLS / 2) + i / (SHAPE::COLS / 2) * call.activation.output.cols;
+        return item.j0 / 2 + i % half + i / half * call.activation.output.cols;
     }
     __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
                                                        const tegroup_impl_sm90_item &item, int first_line) {
@@ -3462,28 +3649,114 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
         }
     }
 }
-/* By the kind that the call has. */
-template <bool INTERLEAVED, int PIECE>
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+static __device__ __forceinline__ void tegroup_impl_sm90_load_chunk(uint32_t from, uint32_t (&word)[4]) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+                 : "r"(from)
+                 : "memory");
+}
+static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to, const uint32_t (&word)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+                 "r"(word[3])
+                 : "memory");
+}
+
+/* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
+ * columns a lane and row, eight rows at a time. Lane i has the scale of line i, and gets the sum of its gradient times result, in
+ * the order of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
+                                                                              uint32_t set, int line, float scale) {
+    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+    const float alpha = (float)call.activation.alpha, limit = (float)call.activation.limit;
+    const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
+    const uint32_t first = INTERLEAVED
+                               ? set + (uint32_t)(chunk / 2 * PIECE) + tegroup_impl_sm90_in_piece(row, chunk % 2 * 2)
+                               : set + tegroup_impl_sm90_in_piece(row, chunk),
+                   second = INTERLEAVED ? first ^ 16 : first + PIECE,
+                   activated = set + 2 * PIECE + tegroup_impl_sm90_in_piece(row, chunk);
+    float sum = 0;
+#pragma unroll 1
+    for (int from = 0; from < 16; from += 8) {
+        const uint32_t down = (uint32_t)(from * 64);
+        const float by = __shfl_sync(0xffffffffu, scale, from + lane / 4);
+        uint32_t x[2][4], y[4];
+        float part[2] = {0, 0};
+        tegroup_impl_sm90_load_chunk(first + down, x[0]);
+        tegroup_impl_sm90_load_chunk(second + down, x[1]);
+        tegroup_impl_sm90_load_chunk(activated + down, y);
+#pragma unroll
+        for (int i = 0; i < 4;
+             i++) { /* words: two columns of y, which are a word of gates and one of ups, or two of both */
+            uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                     &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+            const float low[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_low_half(two, bf16)},
+                        high[2] = {tegroup_impl_high_half(one, bf16), tegroup_impl_high_half(two, bf16)},
+                        dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
+            float gate[2], up[2], value[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
+                                                            INTERLEAVED ? low[j]
+                                                            : j         ? high[0]
+                                                                        : low[0],
+                                                            INTERLEAVED ? high[j]
+                                                            : j         ? high[1]
+                                                                        : low[1],
+                                                            __fmul_rn(by, dy[j]), &gate[j], &up[j]);
+                part[INTERLEAVED ? i / 2 : 0] = __fmaf_rn(dy[j], value[j], part[INTERLEAVED ? i / 2 : 0]);
+            }
+            one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
+            two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
+            y[i] = tegroup_impl_two_halves(__fmul_rn(by, value[0]), __fmul_rn(by, value[1]), bf16);
+        }
+        tegroup_impl_sm90_store_chunk(first + down, x[0]);
+        tegroup_impl_sm90_store_chunk(second + down, x[1]);
+        tegroup_impl_sm90_store_chunk(activated + down, y);
+        const float all = tegroup_impl_tree(INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0], 4, 32),
+                    its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
+        if (lane / 8 == from / 8) sum = its;
+    }
+    return sum;
+}
+#endif
+
+/* By the kind that the call has: CALL(kind). */
+#define TEGROUP_IMPL_SM90_BY_KIND(CALL)                                                                                \
+    switch (call.activation.activation) {                                                                              \
+    case TEGROUP_ACTIVATION_GEGLU: CALL(TEGROUP_ACTIVATION_GEGLU) break;                                               \
+    case TEGROUP_ACTIVATION_GEGLU_TANH: CALL(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
+    case TEGROUP_ACTIVATION_REGLU: CALL(TEGROUP_ACTIVATION_REGLU) break;                                               \
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: CALL(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    default: CALL(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
+    }
+
+template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
                                                                   int line, float scale) {
-    switch (call.activation.activation) {
-    case TEGROUP_ACTIVATION_GEGLU:
-        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_GEGLU, INTERLEAVED, PIECE>(call, set, line, scale);
-        break;
-    case TEGROUP_ACTIVATION_GEGLU_TANH:
-        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_GEGLU_TANH, INTERLEAVED, PIECE>(call, set, line, scale);
-        break;
-    case TEGROUP_ACTIVATION_REGLU:
-        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_REGLU, INTERLEAVED, PIECE>(call, set, line, scale);
-        break;
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
-        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_SWIGLU_CLAMPED, INTERLEAVED, PIECE>(call, set, line, scale);
-        break;
-    default:
-        tegroup_impl_sm90_activate_lines<TEGROUP_ACTIVATION_SWIGLU, INTERLEAVED, PIECE>(call, set, line, scale);
-        break;
-    }
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    if (call.activation.interleaved) tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);      \
+    else tegroup_impl_sm90_activate_lines<kind, false, PIECE>(call, set, line, scale);
+    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
 }
+
+template <int PIECE>
+static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const tegroup_impl_sm90_call &call,
+                                                                        uint32_t set, int line, float scale) {
+#if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    if (call.activation.interleaved)                                                                                   \
+        return tegroup_impl_sm90_differentiate_lines<kind, true, PIECE>(call, set, line, scale);                       \
+    return tegroup_impl_sm90_differentiate_lines<kind, false, PIECE>(call, set, line, scale);
+    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+#else
+    return 0;
+#endif
+}
+#undef TEGROUP_IMPL_SM90_BY_KIND
 #endif
 
 /* ==== [18] Hopper GEMM: the kernel ==== */
@@ -3551,7 +3824,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
             item.group = -1;
-            there = walk.find(blockIdx.x + (int64_t)number * gridDim.x, &item);
+            there = walk.next(&item);
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() == 0) {
                 rest->items[number % ITEMS] = item;
@@ -3572,7 +3845,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, SHAPE::STAGE_BYTES);
+                tegroup_impl_barrier_expect(full, SHAPE::A_BYTES + b_bytes(item));
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
@@ -3586,7 +3859,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
         const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
-        const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
         uint32_t step = 0, said = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
@@ -3610,7 +3882,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                          rest->picked_b);
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
                 if (lane() == 0) {
-                    tegroup_impl_barrier_expect(full, bytes);
+                    tegroup_impl_barrier_expect(full, (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : b_bytes(item)));
                     if (!a) load_a(item, k0, to, full);
                     if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
                 }
@@ -3680,14 +3952,28 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
     }
+    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    __device__ __forceinline__ bool halves() const {
+        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.activation.interleaved;
+    }
+    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
+        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
+    }
+    /* Of a stage: B's, which a narrow tile has as many of as others, but for those of halves. */
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
+        return (halves() && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+    }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::ACTIVATES && !call.activation.interleaved) /* gates, then ups */
+        if (halves()) {
+            const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
+            const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                load_rows(item, TEGROUP_IMPL_B, to + half * (SHAPE::COLS / 2 * 128), full, k0,
-                          item.j0 / 2 + half * (int32_t)call.activation.output.cols, SHAPE::COLS / 2, SHAPE::COLS / 2);
-        else if (SHAPE::OP == TEGROUP_OP_FORWARD)
+                tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
+                                      item.j0 / 2 + half * (int32_t)call.activation.output.cols, z,
+                                      anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+        } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
@@ -3756,9 +4042,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
         else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
         if (SHAPE::ACTIVATES) {
-            if (call.activation.interleaved) activate<true>(group, item, *rounds, sum);
-            else activate<false>(group, item, *rounds, sum);
-            *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+            activate(group, item, rounds, sum);
             return;
         }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
@@ -3913,32 +4197,59 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
                             + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
     }
+    /* Where set `number` goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no lines. */
+    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int number, int32_t *x,
+                                              int32_t *y, int32_t *z) const {
+        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + number / across * 64;
+        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
+        *x = item.j0 * 32 / SHAPE::SET_COLS + number % across * 32;
+        *y = TEGROUP_IMPL_SM90_LINES - v;
+        *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
+        return v > 0;
+    }
+    /* Columns past the last one TMA leaves out. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
-        const bool halves = !call.activation.interleaved;
+        const bool halves = !call.activation.interleaved, keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.keeps_d,
+                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.activates_again;
+        const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
         tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::SETS_USED; i++) tegroup_impl_barrier_arrive(at(&rest->ready[group][i]));
+        for (int i = 0; i < SHAPE::SETS_USED; i++) prepare_set(group, item, i);
 #pragma unroll 1
-        for (int i = 0; i < SHAPE::SETS; i++) {
-            const int used = i % SHAPE::SETS_USED, line = i / (SHAPE::COLS / 64) * 64, set = i % (SHAPE::COLS / 64);
-            const int32_t x = item.j0 / 2 + set * 32,
-                          v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES),
-                          y = TEGROUP_IMPL_SM90_LINES - v, z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
-            tegroup_impl_barrier_wait(at(&rest->written[group][used]), (*rounds + i / SHAPE::SETS_USED) & 1);
-            if (v > 0) { /* columns past the last one TMA leaves out */
-                if (call.keeps_d) {
+        for (int i = 0; i < sets; i++) {
+            int32_t x, y, z;
+            tegroup_impl_barrier_wait(at(&rest->written[group][i % SHAPE::SETS_USED]),
+                                      (*rounds + i / SHAPE::SETS_USED) & 1);
+            if (place_set(group, item, i, &x, &y, &z)) {
+                if (keeps_d) {
                     tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, i, 0), halves ? x : 2 * x, y, z,
                                            true, item.origin[TEGROUP_IMPL_D]);
                     tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, i, 1),
                                            halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
                 }
-                tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
+                if (keeps_activated)
+                    tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
             }
             tegroup_impl_tma_store_commit();
-            if (i == 0 || i - 1 + SHAPE::SETS_USED >= SHAPE::SETS) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the set before this one has gone */
-            tegroup_impl_barrier_arrive(at(&rest->ready[group][(i - 1) % SHAPE::SETS_USED]));
+            if (i + SHAPE::SETS_USED >= sets) continue;
+            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the other set is worked on */
+            prepare_set(group, item, i + SHAPE::SETS_USED);
         }
-        *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+        *rounds += (uint32_t)(sets / SHAPE::SETS_USED);
+    }
+    /* Set `number` is free; a gradient's gates and ups come to it. */
+    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, int number) const {
+        const uint32_t ready = at(&rest->ready[group][number % SHAPE::SETS_USED]);
+        const bool halves = !call.activation.interleaved;
+        int32_t x, y, z;
+        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, number, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(ready);
+            return;
+        }
+        tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
+        tegroup_impl_tma_load(piece(group, number, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
+                              item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(piece(group, number, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
+                              halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
@@ -4045,47 +4356,94 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
     }
 
-    /* D rounded to two pieces of each set; then each warp activates what it wrote itself. */
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t rounds,
+    __device__ __forceinline__ void begin_set(int group, int number, uint32_t rounds) const {
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % SHAPE::SETS_USED]),
+                                  (rounds + number / SHAPE::SETS_USED) & 1);
+    }
+    __device__ __forceinline__ void end_set(int group, int number) const {
+        tegroup_impl_async_fence();
+        __syncwarp();
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % SHAPE::SETS_USED]));
+    }
+    /* Of the activation, in a line of the tile. */
+    __device__ __forceinline__ float row_scale(const tegroup_impl_sm90_item &item, int line) const {
+        return line < item.lines ? tegroup_impl_weight<float>(
+                   call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + line, 0)
+                                 : 0.0f;
+    }
+    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
+     * wrote itself. That is long, and stands once for all sets. */
+    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds,
                                              sums &sum) const {
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4, row = warp * 16 + lane % 16;
+        constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
+        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
+        const int across = item.cols / SHAPE::SET_COLS, me = tegroup_impl_thread(), row = me / 32 % 4 * 16 + me % 16;
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        float scale[SHAPE::PARTS];
+        int number = 0;
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++) {
-            const int mine = m * 64 + warp * 16 + lane % 16;
-            const float scale =
-                mine < item.lines ? tegroup_impl_weight<float>(
-                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + mine, 0)
-                                  : 0.0f;
+        for (int m = 0; m < SHAPE::PARTS; m++)
+            scale[m] =
+                m * 64 + row < item.lines ? tegroup_impl_weight<float>(
+                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
+                                          : 0.0f;
+#pragma unroll 1
+        for (int n = 0; n < SHAPE::PARTS * MOST; n++) {
+            if (n % MOST >= across) continue;
+            const int used = number % SHAPE::SETS_USED;
+            const uint32_t set = piece(group, number, 0);
+            tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (*rounds + number / SHAPE::SETS_USED) & 1);
 #pragma unroll
-            for (int s = 0; s < SHAPE::COLS / 64; s++) {
-                const int number = m * (SHAPE::COLS / 64) + s, used = number % SHAPE::SETS_USED;
-                tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (rounds + number / SHAPE::SETS_USED) & 1);
+            for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) {
-                    const int eight = INTERLEAVED ? s * 8 + c : s * 4 + c % 4 + c / 4 * (SHAPE::COLS / 16);
-                    float x[8];
-                    uint32_t word[4];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
-                    if (call.has_bias) {
-                        terms.add_bias(m, eight, x);
-                        terms.add_bias(m, eight + 1, x + 4);
-                    }
-#pragma unroll
-                    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(
-                        piece(group, number, c / 4) + tegroup_impl_sm90_in_piece(row, c % 4 + lane / 16), word);
-                }
-                __syncwarp();
-                tegroup_impl_sm90_activate<INTERLEAVED, SHAPE::PIECE>(call, piece(group, number, 0), warp * 16, scale);
-                tegroup_impl_async_fence();
-                __syncwarp();
-                if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
-            }
+                for (int s = 0; s < MOST; s++)
+                    if (n != m * MOST + s) continue;
+                    else if (!FORWARD) round_set<0>(terms, set, row, m, s, sum);
+                    else if (call.activation.interleaved) round_set<4>(terms, set, row, m, s, sum);
+                    else if (narrow(item)) round_set<SHAPE::NARROW / 16>(terms, set, row, m, s, sum);
+                    else round_set<SHAPE::COLS / 16>(terms, set, row, m, s, sum);
+            __syncwarp();
+            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - me % 16, scale[n / MOST]);
+            else differentiate(item, set, row, n / MOST * 64 + row, item.j0 + n % MOST * 32, scale[n / MOST]);
+            tegroup_impl_async_fence();
+            __syncwarp();
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
+            number++;
         }
+        *rounds += (uint32_t)(number / SHAPE::SETS_USED);
+    }
+    /* Forward a set is two times four eights of columns, APART from one to the other; of a gradient, four. */
+    template <int APART>
+    __device__ __forceinline__ void round_set(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t set, int row, int m,
+                                              int s, sums &sum) const {
+        constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+#pragma unroll
+        for (int c = 0; c < (FORWARD ? 8 : 4); c += 2) {
+            const int eight = (APART == 4 ? 8 : 4) * s + c % 4 + c / 4 * APART;
+            float x[8];
+            uint32_t word[4];
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
+            if (FORWARD && call.has_bias) {
+                terms.add_bias(m, eight, x);
+                terms.add_bias(m, eight + 1, x + 4);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+            tegroup_impl_stmatrix(set + (FORWARD ? c / 4 : 2) * SHAPE::PIECE
+                                      + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
+                                  word);
+        }
+    }
+    /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
+    __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
+                                                  int col, float scale) const {
+        if (col >= call.call.desc.d.shape.cols) return;
+        const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        if (call.row_sums && lane() < 16 && line < item.lines)
+            call.row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
+                sum;
     }
 };
 #endif
@@ -4173,6 +4531,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
     if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    if (multiprocessors > TEGROUP_IMPL_SM90_MOST_BLOCKS) multiprocessors = TEGROUP_IMPL_SM90_MOST_BLOCKS;
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
@@ -4200,13 +4559,13 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
-    const int narrow =
-        tegroup_impl_sm90_shape<1, 128, 192, true, 3>::ends_narrow((int32_t)tegroup_impl_min(n, INT32_MAX));
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
+    typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
+    const int32_t narrow =
+        turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
-                 high =
-                     (double)tegroup_impl_align(average, 128)
-                     * (narrow ? (double)(n - left + 64) * (1 + (double)k / 600000) : (double)(n + (192 - left) % 192)),
+                 high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
+                        * (narrow ? 1 + (double)k / 600000 : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -4332,69 +4691,94 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_activated;
+template <int OP> struct tegroup_impl_sm90_fused {
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, true> shape;
+};
 
-/* The kernel that activates, too, for a forward product's plan, made ready to launch. The plan stays as it is. */
-static inline tegroup_status tegroup_impl_sm90_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
-                                                              tegroup_error *error) {
-    const void *chosen = plan->problem.a == TEGROUP_DTYPE_BF16
-                             ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_activated>)
-                             : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_activated>);
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
+ * launch. The plan stays as it is. */
+static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+                                                          tegroup_error *error) {
+    typedef tegroup_impl_sm90_fused<1>::shape forward;
+    typedef tegroup_impl_sm90_fused<2>::shape gradient;
+    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16;
+    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
+                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, forward>)
+                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
+                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
+                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
     *kernel = (uint64_t)(uintptr_t)chosen;
-    return tegroup_impl_cuda_status(cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         tegroup_impl_sm90_activated::SHARED_BYTES),
-                                    "plan", "the kernel's attributes must be readable", error);
+    return tegroup_impl_cuda_status(
+        cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
+        "the kernel's attributes must be readable", error);
 }
 
-/* What an activation in the epilogue adds to a call: maps of pieces of 32 columns. */
-static inline tegroup_status tegroup_impl_sm90_activates(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         const tegroup_activation_desc *activation, int keeps_d,
-                                                         tegroup_impl_sm90_call *call, tegroup_error *error) {
-    const int64_t width = activation->output.cols;
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
+/* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
+static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_matrix *m, tegroup_impl_operand operand,
+                                                          CUtensorMap *map, CUtensorMap *ups, uint64_t *shift,
+                                                          tegroup_error *error) {
     tegroup_tensor part = desc->d;
-    uint64_t shift;
-    call->keeps_d = keeps_d;
+    part.data = m->data;
+    part.shape.cols = ups ? m->cols / 2 : m->cols;
+    part.ld = tegroup_impl_matrix_ld(m);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, map, shift, error));
+    if (!ups) return TEGROUP_OK;
+    part.data = (char *)part.data + part.shape.cols * 2;
+    return tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, ups, shift, error);
+}
+
+/* What an epilogue adds to a call. */
+static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    const tegroup_impl_epilogue *epilogue, tegroup_impl_sm90_call *call,
+                                                    tegroup_error *error) {
+    const tegroup_activation_desc *activation = &epilogue->activation;
+    const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
+    CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
+    call->keeps_d = epilogue->keeps_d;
     call->activation = *activation;
     call->activation.alpha = tegroup_impl_alpha(activation->alpha);
     call->activation.limit = tegroup_impl_limit(activation->limit);
     call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
-    part.ld = tegroup_impl_ld(&desc->d);
-    if (!activation->interleaved) {
-        part.shape.cols = width;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
-        part.data = (char *)desc->d.data + width * 2;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->ups, &shift, error));
-    } else TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
-    part.shape.cols = width;
-    part.data = activation->output.data;
-    part.ld = activation->output.ld ? activation->output.ld : width;
-    return tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->activated, &call->activated_shift,
-                                    error);
+    call->activates_again = gradient && epilogue->activates_again;
+    if (gradient && epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
+        call->row_sums = (float *)desc->d.data;
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
+        plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
+        &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
+    call->ragged[TEGROUP_IMPL_D] = 1;
+    if (gradient)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
+                                                      &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
+                                                      error));
+    if (gradient && !call->activates_again) return TEGROUP_OK;
+    return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
+                                        &call->activated_shift, error);
 }
 #endif
 
-/* activation: NULL, or that of the epilogue, for `kernel`; keeps_d 0: D itself is not written then. */
+/* epilogue: NULL, or what the product has in it. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_activation_desc *activation, uint64_t kernel,
-                                                      int keeps_d, struct CUstream_st *stream, tegroup_error *error) {
+                                                      const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const int halves = activation && !activation->interleaved;
+    const uint64_t kernel = epilogue ? epilogue->kernel : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
     void *arguments[1];
-    (void)keeps_d; /* unread where activations are left out */
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
 #if TEGROUP_IMPL_FUSED_KERNELS
-    if (activation) {
-        tile_m = tegroup_impl_sm90_activated::TILE_M;
-        tile_n = tegroup_impl_sm90_activated::COLS;
-        shared_bytes = tegroup_impl_sm90_activated::SHARED_BYTES;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
+    if (epilogue) {
+        typedef tegroup_impl_sm90_fused<1>::shape shape; /* and of a gradient, as large */
+        tile_m = shape::TILE_M;
+        tile_n = shape::COLS;
+        shared_bytes = shape::SHARED_BYTES;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
     } else
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
@@ -4408,6 +4792,13 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (halves && forward) { /* gates, then ups; and of narrow tiles, in a box of theirs */
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                               tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call, error));
+        call.narrow_b = call.map[TEGROUP_IMPL_B];
+    }
+#endif
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
@@ -4431,7 +4822,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_sm90_launch(plan, desc, NULL, plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], 1, stream, error);
+    return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
 }
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
@@ -5294,17 +5685,21 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-/* A forward product and its activation in one kernel. */
-static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
-                                                              tegroup_error *error) {
-    return tegroup_impl_sm90_plan_activated(plan, kernel, error);
+/* A product with an activation in its epilogue, or the gradient of one. */
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+                                                          tegroup_error *error) {
+    return tegroup_impl_sm90_plan_fused(plan, kernel, error);
 }
-static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
-                                                              const tegroup_gemm_desc *desc,
-                                                              const tegroup_activation_desc *activation, int keeps_d,
-                                                              struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
-    return tegroup_impl_sm90_launch(plan, desc, activation, kernel, keeps_d, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    if (desc->op == TEGROUP_OP_DGRAD)
+        return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)desc->d.data, stream, error);
+#endif
+    return TEGROUP_OK;
 }
 #endif
 

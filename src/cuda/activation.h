@@ -163,13 +163,29 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
+ * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
+ * block's threads. */
+enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
+
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
+    const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
+#pragma unroll
+    for (int step = 1; step < threads; step *= 2) {
+        const float other = __shfl_xor_sync(mask, sum, step);
+        sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
+    }
+    return sum;
+}
+
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
 template <typename ACCESS, bool INTERLEAVED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
     typedef tegroup_impl_pairs<ACCESS, INTERLEAVED, (INTERLEAVED && ACCESS::lanes > 1)> pairs;
-    const int count = pairs::count;
+    const int count = pairs::count, lane = (int)threadIdx.x % 32;
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
     const int64_t steps = desc.grad_output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
@@ -181,6 +197,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
         real sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
         if (rows == 0) continue;
         for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+            const int there = (int)tegroup_impl_min(32, steps - (c - lane));
 #pragma unroll
             for (int from = 0; from < TEGROUP_IMPL_ROWS_UNIT; from += pairs::together) {
                 pairs x[pairs::together];
@@ -197,7 +214,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     if (from + r >= rows) break;
                     const int64_t row = first + from + r;
                     const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
-                    real both[2 * count], grad[count], out[2 * count];
+                    real both[2 * count], grad[count], out[2 * count], part = 0;
                     x[r].unpack(both);
                     pairs::unpack_one(dy[r], grad);
                     if (ACCESS::lanes == 1) {
@@ -210,12 +227,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
         const int g = pairs::gate(i), u = pairs::up(i);                                                                \
         const real value =                                                                                             \
             tegroup_impl_activation_grad(kind, alpha, limit, both[g], both[u], scale * grad[i], &out[g], &out[u]);     \
-        sum[from + r] = fma(grad[i], value, sum[from + r]);                                                            \
+        part = fma(grad[i], value, part);                                                                              \
     }
                         TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
                     }
                     pairs::store(desc.grad_input, row, c, steps, gated, out);
+                    if (ACCESS::lanes == 1 || !wants_sum) continue;
+                    part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
+                    if (lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
                 }
             }
         }
@@ -248,5 +268,45 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
                                   &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
+}
+/* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
+typedef struct tegroup_impl_row_sums {
+    tegroup_activation_backward_desc desc;
+    const float *of_cols; /* [ceil(cols / 32)][rows] */
+} tegroup_impl_row_sums;
+
+template <int COUNT>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
+    const tegroup_activation_backward_desc &desc = sums.desc;
+    const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
+    const int64_t steps = desc.grad_output.cols / COUNT;
+    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
+        int64_t first;
+        const int32_t rows = units.at(unit, &first);
+        float sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
+        if (rows == 0) continue;
+        if (threadIdx.x % (TEGROUP_IMPL_ROW_SUM_COLS / COUNT) == 0)
+            for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+                const float *from = sums.of_cols + c * COUNT / TEGROUP_IMPL_ROW_SUM_COLS * desc.grad_output.rows;
+                for (int r = 0; r < rows; r++) sum[r] += from[first + r];
+            }
+        const float total = tegroup_impl_block_sums(sum);
+        if ((int32_t)threadIdx.x < rows) tegroup_impl_set_weight(desc.grad_row_scale, first + threadIdx.x, 0, total);
+    }
+}
+
+/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *of_cols, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    tegroup_impl_row_sums sums;
+    if (desc->grad_output.rows == 0 || desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    sums.desc = *desc;
+    sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
+    sums.of_cols = of_cols;
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
+                                  &sums, desc->grad_output.cols, 8,
+                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
 }
 #endif /* TEGROUP_NO_BACKWARD */

@@ -90,16 +90,20 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-/* A forward product and its activation in one kernel. */
-static inline tegroup_status tegroup_impl_cuda_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
-                                                              tegroup_error *error) {
-    return tegroup_impl_sm90_plan_activated(plan, kernel, error);
+/* A product with an activation in its epilogue, or the gradient of one. */
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+                                                          tegroup_error *error) {
+    return tegroup_impl_sm90_plan_fused(plan, kernel, error);
 }
-static inline tegroup_status tegroup_impl_cuda_gemm_activated(const tegroup_plan *plan, uint64_t kernel,
-                                                              const tegroup_gemm_desc *desc,
-                                                              const tegroup_activation_desc *activation, int keeps_d,
-                                                              struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
-    return tegroup_impl_sm90_launch(plan, desc, activation, kernel, keeps_d, stream, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    if (desc->op == TEGROUP_OP_DGRAD)
+        return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)desc->d.data, stream, error);
+#endif
+    return TEGROUP_OK;
 }
 #endif

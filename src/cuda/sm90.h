@@ -63,7 +63,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
             item.group = -1;
-            there = walk.find(blockIdx.x + (int64_t)number * gridDim.x, &item);
+            there = walk.next(&item);
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
             if (lane() == 0) {
                 rest->items[number % ITEMS] = item;
@@ -84,7 +84,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, SHAPE::STAGE_BYTES);
+                tegroup_impl_barrier_expect(full, SHAPE::A_BYTES + b_bytes(item));
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
@@ -98,7 +98,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
         const tegroup_gemm_desc &desc = call.call.desc;
         const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
-        const uint32_t bytes = (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : SHAPE::STAGE_BYTES - SHAPE::A_BYTES);
         uint32_t step = 0, said = 0;
         for (int32_t number = 0;; number++) {
             const tegroup_impl_sm90_item item = *take(number);
@@ -122,7 +121,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                          rest->picked_b);
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
                 if (lane() == 0) {
-                    tegroup_impl_barrier_expect(full, bytes);
+                    tegroup_impl_barrier_expect(full, (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : b_bytes(item)));
                     if (!a) load_a(item, k0, to, full);
                     if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
                 }
@@ -192,14 +191,28 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
     }
+    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    __device__ __forceinline__ bool halves() const {
+        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.activation.interleaved;
+    }
+    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
+        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
+    }
+    /* Of a stage: B's, which a narrow tile has as many of as others, but for those of halves. */
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
+        return (halves() && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+    }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::ACTIVATES && !call.activation.interleaved) /* gates, then ups */
+        if (halves()) {
+            const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
+            const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                load_rows(item, TEGROUP_IMPL_B, to + half * (SHAPE::COLS / 2 * 128), full, k0,
-                          item.j0 / 2 + half * (int32_t)call.activation.output.cols, SHAPE::COLS / 2, SHAPE::COLS / 2);
-        else if (SHAPE::OP == TEGROUP_OP_FORWARD)
+                tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
+                                      item.j0 / 2 + half * (int32_t)call.activation.output.cols, z,
+                                      anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+        } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
         else
 #pragma unroll
@@ -268,9 +281,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
         else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
         if (SHAPE::ACTIVATES) {
-            if (call.activation.interleaved) activate<true>(group, item, *rounds, sum);
-            else activate<false>(group, item, *rounds, sum);
-            *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+            activate(group, item, rounds, sum);
             return;
         }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
@@ -425,32 +436,59 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
                             + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
     }
+    /* Where set `number` goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no lines. */
+    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int number, int32_t *x,
+                                              int32_t *y, int32_t *z) const {
+        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + number / across * 64;
+        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
+        *x = item.j0 * 32 / SHAPE::SET_COLS + number % across * 32;
+        *y = TEGROUP_IMPL_SM90_LINES - v;
+        *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
+        return v > 0;
+    }
+    /* Columns past the last one TMA leaves out. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
-        const bool halves = !call.activation.interleaved;
+        const bool halves = !call.activation.interleaved, keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.keeps_d,
+                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.activates_again;
+        const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
         tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::SETS_USED; i++) tegroup_impl_barrier_arrive(at(&rest->ready[group][i]));
+        for (int i = 0; i < SHAPE::SETS_USED; i++) prepare_set(group, item, i);
 #pragma unroll 1
-        for (int i = 0; i < SHAPE::SETS; i++) {
-            const int used = i % SHAPE::SETS_USED, line = i / (SHAPE::COLS / 64) * 64, set = i % (SHAPE::COLS / 64);
-            const int32_t x = item.j0 / 2 + set * 32,
-                          v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES),
-                          y = TEGROUP_IMPL_SM90_LINES - v, z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
-            tegroup_impl_barrier_wait(at(&rest->written[group][used]), (*rounds + i / SHAPE::SETS_USED) & 1);
-            if (v > 0) { /* columns past the last one TMA leaves out */
-                if (call.keeps_d) {
+        for (int i = 0; i < sets; i++) {
+            int32_t x, y, z;
+            tegroup_impl_barrier_wait(at(&rest->written[group][i % SHAPE::SETS_USED]),
+                                      (*rounds + i / SHAPE::SETS_USED) & 1);
+            if (place_set(group, item, i, &x, &y, &z)) {
+                if (keeps_d) {
                     tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, i, 0), halves ? x : 2 * x, y, z,
                                            true, item.origin[TEGROUP_IMPL_D]);
                     tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, i, 1),
                                            halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
                 }
-                tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
+                if (keeps_activated)
+                    tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
             }
             tegroup_impl_tma_store_commit();
-            if (i == 0 || i - 1 + SHAPE::SETS_USED >= SHAPE::SETS) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the set before this one has gone */
-            tegroup_impl_barrier_arrive(at(&rest->ready[group][(i - 1) % SHAPE::SETS_USED]));
+            if (i + SHAPE::SETS_USED >= sets) continue;
+            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the other set is worked on */
+            prepare_set(group, item, i + SHAPE::SETS_USED);
         }
-        *rounds += SHAPE::SETS / SHAPE::SETS_USED;
+        *rounds += (uint32_t)(sets / SHAPE::SETS_USED);
+    }
+    /* Set `number` is free; a gradient's gates and ups come to it. */
+    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, int number) const {
+        const uint32_t ready = at(&rest->ready[group][number % SHAPE::SETS_USED]);
+        const bool halves = !call.activation.interleaved;
+        int32_t x, y, z;
+        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, number, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(ready);
+            return;
+        }
+        tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
+        tegroup_impl_tma_load(piece(group, number, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
+                              item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(piece(group, number, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
+                              halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
@@ -557,47 +595,94 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
     }
 
-    /* D rounded to two pieces of each set; then each warp activates what it wrote itself. */
-    template <bool INTERLEAVED>
-    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t rounds,
+    __device__ __forceinline__ void begin_set(int group, int number, uint32_t rounds) const {
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % SHAPE::SETS_USED]),
+                                  (rounds + number / SHAPE::SETS_USED) & 1);
+    }
+    __device__ __forceinline__ void end_set(int group, int number) const {
+        tegroup_impl_async_fence();
+        __syncwarp();
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % SHAPE::SETS_USED]));
+    }
+    /* Of the activation, in a line of the tile. */
+    __device__ __forceinline__ float row_scale(const tegroup_impl_sm90_item &item, int line) const {
+        return line < item.lines ? tegroup_impl_weight<float>(
+                   call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + line, 0)
+                                 : 0.0f;
+    }
+    /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
+     * wrote itself. That is long, and stands once for all sets. */
+    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds,
                                              sums &sum) const {
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4, row = warp * 16 + lane % 16;
+        constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
+        constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
+        const int across = item.cols / SHAPE::SET_COLS, me = tegroup_impl_thread(), row = me / 32 % 4 * 16 + me % 16;
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        float scale[SHAPE::PARTS];
+        int number = 0;
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++) {
-            const int mine = m * 64 + warp * 16 + lane % 16;
-            const float scale =
-                mine < item.lines ? tegroup_impl_weight<float>(
-                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + mine, 0)
-                                  : 0.0f;
+        for (int m = 0; m < SHAPE::PARTS; m++)
+            scale[m] =
+                m * 64 + row < item.lines ? tegroup_impl_weight<float>(
+                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
+                                          : 0.0f;
+#pragma unroll 1
+        for (int n = 0; n < SHAPE::PARTS * MOST; n++) {
+            if (n % MOST >= across) continue;
+            const int used = number % SHAPE::SETS_USED;
+            const uint32_t set = piece(group, number, 0);
+            tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (*rounds + number / SHAPE::SETS_USED) & 1);
 #pragma unroll
-            for (int s = 0; s < SHAPE::COLS / 64; s++) {
-                const int number = m * (SHAPE::COLS / 64) + s, used = number % SHAPE::SETS_USED;
-                tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (rounds + number / SHAPE::SETS_USED) & 1);
+            for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-                for (int c = 0; c < 8; c += 2) {
-                    const int eight = INTERLEAVED ? s * 8 + c : s * 4 + c % 4 + c / 4 * (SHAPE::COLS / 16);
-                    float x[8];
-                    uint32_t word[4];
-#pragma unroll
-                    for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
-                    if (call.has_bias) {
-                        terms.add_bias(m, eight, x);
-                        terms.add_bias(m, eight + 1, x + 4);
-                    }
-#pragma unroll
-                    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(
-                        piece(group, number, c / 4) + tegroup_impl_sm90_in_piece(row, c % 4 + lane / 16), word);
-                }
-                __syncwarp();
-                tegroup_impl_sm90_activate<INTERLEAVED, SHAPE::PIECE>(call, piece(group, number, 0), warp * 16, scale);
-                tegroup_impl_async_fence();
-                __syncwarp();
-                if (lane == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
-            }
+                for (int s = 0; s < MOST; s++)
+                    if (n != m * MOST + s) continue;
+                    else if (!FORWARD) round_set<0>(terms, set, row, m, s, sum);
+                    else if (call.activation.interleaved) round_set<4>(terms, set, row, m, s, sum);
+                    else if (narrow(item)) round_set<SHAPE::NARROW / 16>(terms, set, row, m, s, sum);
+                    else round_set<SHAPE::COLS / 16>(terms, set, row, m, s, sum);
+            __syncwarp();
+            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - me % 16, scale[n / MOST]);
+            else differentiate(item, set, row, n / MOST * 64 + row, item.j0 + n % MOST * 32, scale[n / MOST]);
+            tegroup_impl_async_fence();
+            __syncwarp();
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
+            number++;
         }
+        *rounds += (uint32_t)(number / SHAPE::SETS_USED);
+    }
+    /* Forward a set is two times four eights of columns, APART from one to the other; of a gradient, four. */
+    template <int APART>
+    __device__ __forceinline__ void round_set(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t set, int row, int m,
+                                              int s, sums &sum) const {
+        constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
+        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+#pragma unroll
+        for (int c = 0; c < (FORWARD ? 8 : 4); c += 2) {
+            const int eight = (APART == 4 ? 8 : 4) * s + c % 4 + c / 4 * APART;
+            float x[8];
+            uint32_t word[4];
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
+            if (FORWARD && call.has_bias) {
+                terms.add_bias(m, eight, x);
+                terms.add_bias(m, eight + 1, x + 4);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+            tegroup_impl_stmatrix(set + (FORWARD ? c / 4 : 2) * SHAPE::PIECE
+                                      + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
+                                  word);
+        }
+    }
+    /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
+    __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
+                                                  int col, float scale) const {
+        if (col >= call.call.desc.d.shape.cols) return;
+        const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        if (call.row_sums && lane() < 16 && line < item.lines)
+            call.row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
+                sum;
     }
 };
 #endif

@@ -57,6 +57,7 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
     if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    if (multiprocessors > TEGROUP_IMPL_SM90_MOST_BLOCKS) multiprocessors = TEGROUP_IMPL_SM90_MOST_BLOCKS;
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
@@ -84,13 +85,13 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, left = n % 192;
-    const int narrow =
-        tegroup_impl_sm90_shape<1, 128, 192, true, 3>::ends_narrow((int32_t)tegroup_impl_min(n, INT32_MAX));
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
+    typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
+    const int32_t narrow =
+        turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
-                 high =
-                     (double)tegroup_impl_align(average, 128)
-                     * (narrow ? (double)(n - left + 64) * (1 + (double)k / 600000) : (double)(n + (192 - left) % 192)),
+                 high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
+                        * (narrow ? 1 + (double)k / 600000 : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -216,69 +217,94 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
 }
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_activated;
+template <int OP> struct tegroup_impl_sm90_fused {
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, true> shape;
+};
 
-/* The kernel that activates, too, for a forward product's plan, made ready to launch. The plan stays as it is. */
-static inline tegroup_status tegroup_impl_sm90_plan_activated(const tegroup_plan *plan, uint64_t *kernel,
-                                                              tegroup_error *error) {
-    const void *chosen = plan->problem.a == TEGROUP_DTYPE_BF16
-                             ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_activated>)
-                             : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_activated>);
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
+ * launch. The plan stays as it is. */
+static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+                                                          tegroup_error *error) {
+    typedef tegroup_impl_sm90_fused<1>::shape forward;
+    typedef tegroup_impl_sm90_fused<2>::shape gradient;
+    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16;
+    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
+                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_sm90_kernel<true, forward>)
+                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
+                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
+                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
     *kernel = (uint64_t)(uintptr_t)chosen;
-    return tegroup_impl_cuda_status(cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                         tegroup_impl_sm90_activated::SHARED_BYTES),
-                                    "plan", "the kernel's attributes must be readable", error);
+    return tegroup_impl_cuda_status(
+        cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
+        "the kernel's attributes must be readable", error);
 }
 
-/* What an activation in the epilogue adds to a call: maps of pieces of 32 columns. */
-static inline tegroup_status tegroup_impl_sm90_activates(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         const tegroup_activation_desc *activation, int keeps_d,
-                                                         tegroup_impl_sm90_call *call, tegroup_error *error) {
-    const int64_t width = activation->output.cols;
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES;
+/* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
+static inline tegroup_status tegroup_impl_sm90_map_pieces(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_matrix *m, tegroup_impl_operand operand,
+                                                          CUtensorMap *map, CUtensorMap *ups, uint64_t *shift,
+                                                          tegroup_error *error) {
     tegroup_tensor part = desc->d;
-    uint64_t shift;
-    call->keeps_d = keeps_d;
+    part.data = m->data;
+    part.shape.cols = ups ? m->cols / 2 : m->cols;
+    part.ld = tegroup_impl_matrix_ld(m);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, map, shift, error));
+    if (!ups) return TEGROUP_OK;
+    part.data = (char *)part.data + part.shape.cols * 2;
+    return tegroup_impl_sm90_encode(plan, &part, operand, 32, TEGROUP_IMPL_SM90_LINES, ups, shift, error);
+}
+
+/* What an epilogue adds to a call. */
+static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    const tegroup_impl_epilogue *epilogue, tegroup_impl_sm90_call *call,
+                                                    tegroup_error *error) {
+    const tegroup_activation_desc *activation = &epilogue->activation;
+    const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
+    CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
+    call->keeps_d = epilogue->keeps_d;
     call->activation = *activation;
     call->activation.alpha = tegroup_impl_alpha(activation->alpha);
     call->activation.limit = tegroup_impl_limit(activation->limit);
     call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
-    part.ld = tegroup_impl_ld(&desc->d);
-    if (!activation->interleaved) {
-        part.shape.cols = width;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
-        part.data = (char *)desc->d.data + width * 2;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->ups, &shift, error));
-    } else TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &part, TEGROUP_IMPL_D, 32, lines, call, error));
-    part.shape.cols = width;
-    part.data = activation->output.data;
-    part.ld = activation->output.ld ? activation->output.ld : width;
-    return tegroup_impl_sm90_encode(plan, &part, TEGROUP_IMPL_D, 32, lines, &call->activated, &call->activated_shift,
-                                    error);
+    call->activates_again = gradient && epilogue->activates_again;
+    if (gradient && epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
+        call->row_sums = (float *)desc->d.data;
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
+        plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
+        &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
+    call->ragged[TEGROUP_IMPL_D] = 1;
+    if (gradient)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
+                                                      &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
+                                                      error));
+    if (gradient && !call->activates_again) return TEGROUP_OK;
+    return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
+                                        &call->activated_shift, error);
 }
 #endif
 
-/* activation: NULL, or that of the epilogue, for `kernel`; keeps_d 0: D itself is not written then. */
+/* epilogue: NULL, or what the product has in it. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_activation_desc *activation, uint64_t kernel,
-                                                      int keeps_d, struct CUstream_st *stream, tegroup_error *error) {
+                                                      const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const int halves = activation && !activation->interleaved;
+    const uint64_t kernel = epilogue ? epilogue->kernel : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
     void *arguments[1];
-    (void)keeps_d; /* unread where activations are left out */
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
 #if TEGROUP_IMPL_FUSED_KERNELS
-    if (activation) {
-        tile_m = tegroup_impl_sm90_activated::TILE_M;
-        tile_n = tegroup_impl_sm90_activated::COLS;
-        shared_bytes = tegroup_impl_sm90_activated::SHARED_BYTES;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_activates(plan, desc, activation, keeps_d, &call, error));
+    if (epilogue) {
+        typedef tegroup_impl_sm90_fused<1>::shape shape; /* and of a gradient, as large */
+        tile_m = shape::TILE_M;
+        tile_n = shape::COLS;
+        shared_bytes = shape::SHARED_BYTES;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
     } else
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
@@ -292,6 +318,13 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
+#if TEGROUP_IMPL_FUSED_KERNELS
+    if (halves && forward) { /* gates, then ups; and of narrow tiles, in a box of theirs */
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                               tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call, error));
+        call.narrow_b = call.map[TEGROUP_IMPL_B];
+    }
+#endif
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
@@ -315,5 +348,5 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_sm90_launch(plan, desc, NULL, plan->algorithm[TEGROUP_IMPL_SM90_KERNEL], 1, stream, error);
+    return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
 }

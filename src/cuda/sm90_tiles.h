@@ -19,12 +19,13 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
-    TEGROUP_IMPL_SM90_K = 64,         /* of k a stage: 128 bytes */
-    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,       /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
+    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
+    TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
@@ -36,11 +37,16 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
-    /* An activation of gates and ups in the epilogue: */
+    /* An activation of gates and ups in the epilogue; of a data gradient, its gradient. */
     tegroup_activation_desc activation; /* its output, row_scale and kind */
-    int32_t keeps_d;                    /* D is wanted, too */
-    uint64_t activated_shift;           /* as shift */
-    CUtensorMap activated, ups; /* of its output; of D's ups where these are its second half, map[D] having the first */
+    int32_t keeps_d;                    /* forward: D is wanted, too */
+    int32_t activates_again;            /* gradient: the output is wanted, too */
+    float *row_sums;          /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    uint64_t activated_shift; /* as shift */
+    /* Of its output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
+     * ups, and these are in C and c_ups. */
+    CUtensorMap activated, ups, c_ups;
+    CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -61,12 +67,16 @@ struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
-    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and
-     * two of 128, and none is multiplied in vain. One narrow tile alone does not pay: blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 && !ACTIVATES ? 128 : COLS;
+    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
+     * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
+     * have blocks fall out of step. */
+    static constexpr int NARROW = COLS == 192 ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
-    static __host__ __device__ __forceinline__ bool ends_narrow(int32_t cols) {
-        return NARROWS && cols > COLS && cols % COLS > 0 && cols % COLS <= 2 * NARROW - COLS;
+    static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
+        if (!NARROWS) return 0;
+        const int32_t tiles = (cols + COLS - 1) / COLS, room = (tiles * COLS - cols) / (COLS - NARROW + !NARROWS);
+        if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
+        return room < tiles ? room : tiles;
     }
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
@@ -83,11 +93,14 @@ struct tegroup_impl_sm90_shape {
                              USED = COUNT < SLABS ? COUNT : SLABS;
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
-    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of D, and what they are activated to.
-     * A tile of D whose gates and ups are halves has half its columns of each. */
-    static constexpr int SETS = PARTS * COLS / 64, SETS_USED = 2, PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
+    /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
+     * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
+     * what was activated. */
+    static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, SETS_USED = 2,
+                         PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
     static_assert(!ACTIVATES
-                      || (TURNS && SETS % SETS_USED == 0 && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
+                      || (TURNS && PARTS % SETS_USED == 0 && NARROW % SET_COLS == 0
+                          && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
                   "every tile begins with the first set, and both are in the slabs");
 };
 
@@ -104,26 +117,75 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 };
 
 #if TEGROUP_IMPL_HOPPER
+/* ---- dealing tiles ---- */
+
+/* Where tiles take unlike times they are dealt: one after another, each to a block that is done about first, if tiles take what
+ * they are said to cost. Every block deals for all of them, and so knows which are its own without a word to the others. Lane l
+ * keeps the books of blocks l, l + 32, ... */
+struct tegroup_impl_sm90_deal {
+    enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
+    int32_t load[EACH]; /* cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
+
+    static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
+    __device__ __forceinline__ tegroup_impl_sm90_deal() {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) load[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
+    }
+    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Returns how many; the
+     * number of this block's, or -1, is `mine`. */
+    __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, int32_t *mine) {
+        int32_t least = load[0], given = 0;
+#pragma unroll
+        for (int i = 1; i < EACH; i++) least = load[i] < least ? load[i] : least;
+        least = __reduce_min_sync(0xffffffffu, least);
+        const int32_t limit = least + (cost + 1) / 2, me = (int32_t)blockIdx.x;
+        *mine = -1;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const uint32_t gets = __ballot_sync(0xffffffffu, load[i] < limit);
+            const int32_t number = given + __popc(gets & ((1u << lane()) - 1)),
+                          my_number = given + __popc(gets & ((1u << me % 32) - 1));
+            if (me / 32 == i && (gets >> me % 32 & 1) && my_number < tiles) *mine = my_number;
+            if (load[i] < INT32_MAX) load[i] += (load[i] < limit && number < tiles ? cost : 0) - least;
+            given += __popc(gets);
+        }
+        return given < tiles ? given : tiles;
+    }
+};
+
 /* ---- finding tiles ---- */
 
-/* One warp walks the groups, 32 at a time, a lane a group. Tiles are asked for in rising order. */
+/* One warp walks the groups, 32 at a time, a lane a group. Tiles that all take as long go round the blocks in turn, in the order
+ * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of two widths. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
-    int64_t before, sum; /* tiles before the 32 groups at hand; of these up to and with this lane's */
-    int32_t base, rows;  /* the first of these; rows of this lane's group */
+    int64_t turn;               /* of all tiles, the next one that falls to this block in turn */
+    int64_t before, sum;        /* tiles before the 32 groups at hand; of these up to and with this lane's */
+    int32_t base;               /* the first of these */
+    int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;             /* of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide; /* tiles of a line, and of these not narrow */
+    int32_t m;                            /* of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow */
+    bool deals;                           /* tiles, since they take unlike times */
+    int owner;                            /* the lane whose tiles are dealt; -1: none yet */
+    int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
+    tegroup_impl_sm90_deal deal;
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
-        : call(c), desc(c.call.desc) {
+        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
         m = (int32_t)desc.a.shape.cols;
         tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = SHAPE::ends_narrow((int32_t)desc.d.shape.cols) ? tiles_n - 2 : tiles_n;
+        wide = tiles_n - SHAPE::narrow((int32_t)desc.d.shape.cols, k_of(0));
+        deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                              : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
+    }
+    __device__ __forceinline__ int32_t most_rows() const {
+        const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
+        return header ? (int32_t)header->rows_max : INT32_MAX;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
@@ -141,50 +203,114 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         if (rows_too && there < rows) rows = (int32_t)there;
     }
     __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
-        const int32_t g = from + lane();
         base = from;
         before = tiles_before;
         rows = -1;
         for (int i = 0; i < 4; i++) first_row[i] = 0;
+        const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
+        int32_t g = from + lane();
         if (g < desc.a.shape.groups) {
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && deals && order) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
             meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
             meet(desc.d, TEGROUP_IMPL_D, g, SHAPE::OP != TEGROUP_OP_WGRAD);
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
-        sum = g < desc.a.shape.groups && !idle(rows) ? (int64_t)tiles_m(rows) * tiles_n : 0;
+        group = g;
+        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n
+                                                                   : 0; /* a D of more has no room in memory */
+        sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
             if (lane() >= step) sum += other;
         }
     }
-    /* Tile number t, in stripes of 8 lines of tiles: their operands stay in L2. False when there are fewer. */
-    __device__ __forceinline__ bool find(int64_t t, tegroup_impl_sm90_item *item) {
+    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    __device__ __forceinline__ bool in_turn(int *of, int32_t *local) {
         for (;;) {
             const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
-            if (t < end) break;
+            if (turn < end) break;
             if (base + 32 >= desc.a.shape.groups) return false;
             load(base + 32, end);
         }
-        const int owner = __ffs((int)__ballot_sync(0xffffffffu, t < before + sum)) - 1;
-        const int32_t g = base + owner, there = __shfl_sync(0xffffffffu, rows, owner);
-        const int64_t local = t - before - (owner ? __shfl_sync(0xffffffffu, sum, owner ? owner - 1 : 0) : 0),
-                      stripe = local / (8 * tiles_n), within = local - stripe * 8 * tiles_n;
-        const int32_t height = (int32_t)tegroup_impl_min(8, tiles_m(there) - 8 * stripe);
+        *of = __ffs((int)__ballot_sync(0xffffffffu, turn < before + sum)) - 1;
+        *local = (int32_t)(turn - before - __shfl_sync(0xffffffffu, sum - tiles, *of));
+        turn += gridDim.x;
+        return true;
+    }
+    __device__ __forceinline__ bool dealt(int *of, int32_t *local) {
+        for (;;) {
+            if (run_begin == run_end && !run()) return false;
+            int32_t number;
+            const int32_t first = run_begin;
+            run_begin += deal.round(run_end - run_begin, run_cost, &number);
+            if (number < 0) continue;
+            *of = owner;
+            *local = first + number;
+            return true;
+        }
+    }
+    /* The next tiles that cost the same. False: there are none. */
+    __device__ __forceinline__ bool run() {
+        while (owner < 0 || run_end >= __shfl_sync(0xffffffffu, tiles, owner)) {
+            const uint32_t others = __ballot_sync(0xffffffffu, tiles > 0 && lane() > owner);
+            if (!others && base + 32 >= desc.a.shape.groups) return false;
+            if (!others) load(base + 32, 0);
+            owner = __ffs((int)others) - 1;
+            run_end = 0;
+        }
+        const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
+        const place at(*this, there, run_end);
+        run_begin = run_end;
+        run_end = at.alike;
+        run_cost = cost(there, at.cols);
+        return true;
+    }
+    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 128 cycles: wgmma's time or, if that
+     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. */
+    __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
+        const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
+                      results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
+        return (int32_t)tegroup_impl_min(cols / 64 * (int64_t)tegroup_impl_max(steps, results) + 2, 1 << 28);
+    }
+    __device__ __forceinline__ int32_t k_of(int32_t there) const {
+        return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
+               : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
+                                                 : (int32_t)desc.b.shape.rows;
+    }
+    /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
+    struct place {
+        int32_t line, column; /* of tiles */
+        int32_t cols;         /* that it has */
+        int32_t alike;        /* the first tile after it that is of other costs, or another group's */
+        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
+            const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
+                          within = local - stripe * walk.tiles_n, height = tegroup_impl_min(8, lines - stripe);
+            line = stripe + within % height;
+            column = within / height;
+            cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
+            alike = walk.wide == walk.tiles_n
+                        ? lines * walk.tiles_n
+                        : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+        }
+    };
+    __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
+        int of;
+        int32_t local;
+        if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
+        const place at(*this, there, local);
         item->group = g;
-        item->i0 = (int32_t)(8 * stripe + within % height) * SHAPE::TILE_M;
-        const int32_t column = (int32_t)(within / height);
-        item->j0 = column * SHAPE::COLS - (column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+        item->i0 = at.line * SHAPE::TILE_M;
+        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
-        item->cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
-        item->k = SHAPE::OP == TEGROUP_OP_WGRAD     ? there
-                  : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
-                                                    : (int32_t)desc.b.shape.rows;
+        item->cols = at.cols;
+        item->k = k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
         for (int i = 0; i < 4; i++) {
-            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], owner);
+            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], of);
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* else the list's entries may be anything */

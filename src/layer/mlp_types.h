@@ -99,14 +99,15 @@ typedef struct tegroup_mlp_desc {
 /* Bits of tegroup_mlp_plan.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
                                     fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
-#define TEGROUP_FUSED_DGRAD   2u /* its gradient is in the epilogue of fc2's dgrad        */
+#define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
+                                    runs, and likewise */
 
 /* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
  * those of the capacity. */
 typedef struct tegroup_mlp_plan {
     size_t             struct_size;
     uint32_t           magic;
-    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has FORWARD                               */
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has both                                  */
     tegroup_activation activation;
     int32_t            interleaved, recompute;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
@@ -116,4 +117,5 @@ typedef struct tegroup_mlp_plan {
     tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
     uint64_t           activated_kernel; /* FUSED_FORWARD: what is launched in place of fc1.forward's kernel     */
+    uint64_t           gradient_kernel;  /* FUSED_DGRAD: what is launched in place of fc2.dgrad's                */
 } tegroup_mlp_plan;

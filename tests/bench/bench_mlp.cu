@@ -1,10 +1,18 @@
-/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_mlp.cu -o bench_mlp */
+/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_mlp.cu -o bench_mlp -lcublas */
 
-/* A grouped MLP with the activation in fc1's epilogue beside the same with a kernel of its own: the layers of public models
- * (shapes.json has their products), BF16, SwiGLU, even groups and uneven ones, row probabilities. Inference keeps
- * neither preactivation nor activated; training keeps both. Contestants take turns in random order, 256 MB are written before each, medians
- * of ROUNDS; results must be equal bit for bit. Operands are random normal numbers. */
+/* A grouped MLP with activations in epilogues beside the same with kernels of their own: the layers of public models (shapes.json has
+ * their products), BF16, SwiGLU, even groups and uneven ones, row probabilities and their gradient.
+ *
+ *   inference   forward that keeps neither preactivation nor activated
+ *   forward     of training: it keeps preactivation, and activated is computed again
+ *   gradient    what dgrad does without fc1's: fc2's dgrad, gradient of the activation, row sums, activated again; beside a dense
+ *               GEMM of as many FLOPs by cuBLAS
+ *   step        forward, dgrad, wgrad
+ *
+ * Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
+ * Operands are random normal numbers. */
 #include <math.h>
+#include <cublas_v2.h>
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
@@ -21,7 +29,8 @@
         }                                                                                                              \
     } while (0)
 
-enum { ROUNDS = 15, WAYS = 4 };
+enum { INFERENCE, FORWARD, GRADIENT, STEP, WORKS, DENSE = 2 * WORKS, CONTESTANTS, ROUNDS = 15 };
+static const char *const works[WORKS] = {"inference", "forward", "gradient", "step"};
 static tegroup_error error;
 static char text[2048];
 
@@ -66,9 +75,11 @@ int main(int arguments, char **) {
     MUST(cudaMalloc((void **)&found, sizeof *found));
     MUST(cudaEventCreate(&begin));
     MUST(cudaEventCreate(&end));
-    double mean[2] = {0, 0};
+    cublasHandle_t cublas;
+    MUST(cublasCreate(&cublas));
+    double mean[WORKS] = {0, 0, 0, 0};
     int count = 0;
-    printf("%-12s %-8s %10s %10s %7s %10s %10s %7s\n", "layer", "split", "infer us", "fused", "ratio", "train us", "fused", "ratio");
+    printf("%-12s %-7s %-10s %10s %10s %7s\n", "layer", "split", "work", "unfused us", "fused us", "ratio");
     for (const layer &l : layers)
         for (int uneven = 0; uneven < 2; uneven++) {
             std::vector<int64_t> sizes((size_t)l.groups, l.rows / l.groups);
@@ -126,56 +137,96 @@ int main(int arguments, char **) {
             base.row_scale_dtype = TEGROUP_DTYPE_F32;
             base.expected_rows = l.rows;
             base.expected_rows_max = *std::max_element(sizes.begin(), sizes.end());
-            tegroup_mlp_desc mlp[WAYS];
-            tegroup_mlp_plan plan[WAYS];
+            base.out = tensor(rows, l.rows, l.d, nullptr);
+            tegroup_mlp_desc mlp[WORKS][2], way[2];
+            tegroup_mlp_plan plan[WORKS][2];
             void *workspace = nullptr;
             size_t most = 0;
-            for (int way = 0; way < WAYS; way++) { /* training, fused */
-                const int training = way / 2, fused = way % 2;
-                mlp[way] = base;
-                mlp[way].fusion = fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER;
-                mlp[way].out = tensor(rows, l.rows, l.d, device(l.rows * l.d * 2));
-                if (training) {
-                    mlp[way].preactivation = tensor(rows, l.rows, 2 * l.h, device(l.rows * l.h * 4));
-                    mlp[way].activated = tensor(rows, l.rows, l.h, device(l.rows * l.h * 2));
+            for (int fused = 0; fused < 2; fused++) {
+                tegroup_mlp_desc &w = way[fused];
+                w = base;
+                w.fusion = fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER;
+                w.out.data = device(l.rows * l.d * 2);
+                mlp[INFERENCE][fused] = w;
+                w.preactivation = tensor(rows, l.rows, 2 * l.h, device(l.rows * l.h * 4));
+                w.activated = tensor(rows, l.rows, l.h, device(l.rows * l.h * 2));
+                w.recompute = 1;
+                w.grad_output = tensor(rows, l.rows, l.d, fused ? way[0].grad_output.data : normal(l.rows * l.d, 1));
+                w.grad_preactivation = tensor(rows, l.rows, 2 * l.h, device(l.rows * l.h * 4));
+                w.grad_row_scale = tensor(rows, l.rows, 1, device(l.rows * 4));
+                w.grad_row_scale.dtype = TEGROUP_DTYPE_F32;
+                mlp[GRADIENT][fused] = w;
+                memset(&mlp[GRADIENT][fused].out, 0, sizeof(tegroup_tensor));
+                w.dgrad_out = tensor(rows, l.rows, l.d, device(l.rows * l.d * 2));
+                w.fc1.main_grad = tensor(each, 2 * l.h, l.d, device(l.groups * 2 * l.h * l.d * 2));
+                w.fc2.main_grad = tensor(each, l.d, l.h, device(l.groups * l.h * l.d * 2));
+                mlp[FORWARD][fused] = mlp[STEP][fused] = w;
+                for (int work = 0; work < WORKS; work++) {
+                    MUST(tegroup_mlp_plan_make(&mlp[work][fused], nullptr, &plan[work][fused], &error));
+                    most = std::max(most, (size_t)std::max(plan[work][fused].workspace.total_bytes, plan[work][fused].wgrad_workspace.total_bytes));
                 }
-                MUST(tegroup_mlp_plan_make(&mlp[way], nullptr, &plan[way], &error));
-                most = std::max(most, (size_t)plan[way].workspace.total_bytes);
             }
             workspace = device((int64_t)most + 1);
-            std::vector<float> times[WAYS];
-            for (int round = -3; round < ROUNDS; round++) {
-                int order[WAYS] = {0, 1, 2, 3};
-                for (int i = WAYS - 1; i > 0; i--) std::swap(order[i], order[rand() % (i + 1)]);
-                for (int way : order) {
+            void *dense = device(l.rows * l.h * 2);
+            std::vector<float> times[CONTESTANTS];
+            auto run = [&](int which) {
+                if (which == DENSE) { /* row-major [rows, d] x [d, h] */
+                    const float one = 1, zero = 0;
+                    MUST(cublasGemmEx(cublas, CUBLAS_OP_N, CUBLAS_OP_N, (int)l.h, (int)l.rows, (int)l.d, &one, base.fc2.weight.data, CUDA_R_16BF, (int)l.h, way[0].grad_output.data,
+                                      CUDA_R_16BF, (int)l.d, &zero, dense, CUDA_R_16BF, (int)l.h, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                    return;
+                }
+                const int work = which / 2, fused = which % 2;
+                tegroup_mlp_desc &w = mlp[work][fused];
+                const tegroup_mlp_plan *p = &plan[work][fused];
+                w.workspace = workspace;
+                w.workspace_bytes = most;
+                if (work != GRADIENT) MUST(tegroup_mlp_forward(p, &w, 0, &error));
+                if (work == GRADIENT || work == STEP) MUST(tegroup_mlp_dgrad(p, &w, 0, &error));
+                if (work == STEP) MUST(tegroup_mlp_wgrad(p, &w, 0, &error));
+            };
+            for (int which : {(int)STEP * 2, (int)STEP * 2 + 1}) run(which); /* there is a preactivation from here on */
+            for (int round = -2; round < ROUNDS; round++) {
+                int order[CONTESTANTS];
+                for (int i = 0; i < CONTESTANTS; i++) order[i] = i;
+                for (int i = CONTESTANTS - 1; i > 0; i--) std::swap(order[i], order[rand() % (i + 1)]);
+                for (int which : order) {
                     float ms;
-                    mlp[way].workspace = workspace;
-                    mlp[way].workspace_bytes = most;
                     MUST(cudaMemsetAsync(flush, round, (size_t)256 << 20));
                     MUST(cudaEventRecord(begin));
-                    MUST(tegroup_mlp_forward(&plan[way], &mlp[way], 0, &error));
+                    run(which);
                     MUST(cudaEventRecord(end));
                     MUST(cudaEventSynchronize(end));
                     MUST(cudaEventElapsedTime(&ms, begin, end));
-                    if (round >= 0) times[way].push_back(ms * 1e3f);
+                    if (round >= 0) times[which].push_back(ms * 1e3f);
                 }
             }
             MUST(cudaMemset(found, 0, sizeof *found));
-            for (int way = 1; way < WAYS; way++)
-                differ<<<1024, 256>>>((const uint16_t *)mlp[0].out.data, (const uint16_t *)mlp[way].out.data, (size_t)(l.rows * l.d), found);
-            differ<<<1024, 256>>>((const uint16_t *)mlp[2].preactivation.data, (const uint16_t *)mlp[3].preactivation.data, (size_t)(l.rows * l.h * 2), found);
-            differ<<<1024, 256>>>((const uint16_t *)mlp[2].activated.data, (const uint16_t *)mlp[3].activated.data, (size_t)(l.rows * l.h), found);
+            auto compare = [&](const tegroup_tensor &a, const tegroup_tensor &b, int64_t words) { differ<<<1024, 256>>>((const uint16_t *)a.data, (const uint16_t *)b.data, (size_t)words, found); };
+            compare(way[0].out, way[1].out, l.rows * l.d);
+            compare(way[0].preactivation, way[1].preactivation, l.rows * l.h * 2);
+            compare(way[0].activated, way[1].activated, l.rows * l.h);
+            compare(way[0].grad_preactivation, way[1].grad_preactivation, l.rows * l.h * 2);
+            compare(way[0].grad_row_scale, way[1].grad_row_scale, l.rows * 2);
+            compare(way[0].dgrad_out, way[1].dgrad_out, l.rows * l.d);
             MUST(cudaMemcpy(&differences, found, sizeof differences, cudaMemcpyDeviceToHost));
             for (auto &t : times) std::sort(t.begin(), t.end());
-            auto median = [&](int way) { return (double)times[way][ROUNDS / 2]; };
-            printf("%-12s %-8s %10.1f %10.1f %7.3f %10.1f %10.1f %7.3f %s\n", l.name, uneven ? "uneven" : "even", median(0), median(1), median(0) / median(1), median(2),
-                   median(3), median(2) / median(3), differences ? "BITS DIFFER" : "");
+            auto median = [&](int which) { return (double)times[which][ROUNDS / 2]; };
+            count++;
+            for (int work = 0; work < WORKS; work++) {
+                const double plain = median(2 * work), fused = median(2 * work + 1);
+                mean[work] += log(plain / fused);
+                printf("%-12s %-7s %-10s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], plain, fused, plain / fused);
+                if (work == GRADIENT) printf("  %.0f TFLOP/s, dense %.0f, %.3f of it", 2e-6 * (double)l.rows * (double)l.d * (double)l.h / fused, 2e-6 * (double)l.rows * (double)l.d * (double)l.h / median(DENSE), median(DENSE) / fused);
+                printf("%s\n", differences ? "  BITS DIFFER" : "");
+            }
             fflush(stdout);
-            mean[0] += log(median(0) / median(1)), mean[1] += log(median(2) / median(3)), count++;
             for (void *p : held) MUST(cudaFree(p));
             held.clear();
             if (differences) return 1;
         }
-    printf("geometric means: inference %.3f, training forward %.3f\n", exp(mean[0] / count), exp(mean[1] / count));
+    printf("geometric means:");
+    for (int work = 0; work < WORKS; work++) printf(" %s %.3f", works[work], exp(mean[work] / count));
+    printf("\n");
     return 0;
 }

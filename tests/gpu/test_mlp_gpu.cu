@@ -230,7 +230,7 @@ static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes)
 UTEST(mlp_gpu, portable_replays) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
 UTEST(mlp_gpu, sm90_replays) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
 
-/* ---- the activation in fc1's epilogue ------------------------------------------------------------------------------------------ */
+/* ---- activations in epilogues ---------------------------------------------------------------------------------------------- */
 
 static void forget_gradients(tegroup_mlp_desc *d) {
     tegroup_tensor *all[] = {&d->fc1.main_grad, &d->fc1.bias_grad, &d->fc2.main_grad, &d->fc2.bias_grad, &d->grad_output, &d->dgrad_out, &d->grad_row_scale, &d->grad_preactivation};
@@ -239,24 +239,27 @@ static void forget_gradients(tegroup_mlp_desc *d) {
     d->dgrad_out_tail = TEGROUP_TAIL_KEEP;
 }
 
-/* Forward alone, fused and not: the same bits, and nothing else is written. */
+/* Forward alone, and with its gradients, fused and not: the same bits, and nothing else is written. */
 static void fused(int *utest_result, tegroup_backend backend) {
     if (!backend_here(backend)) return;
-    static const mlp_sizes sizes[] = {{16, 24, 40, -1}, {72, 200, 48, -1}, {128, 96, 64, -1}, {64, 264, 136, -1}, {200, 8, 16, -1}};
+    static const mlp_sizes sizes[] = {{16, 24, 40, -1}, {72, 200, 48, -1}, {128, 96, 64, -1}, {64, 264, 136, -1}, {200, 8, 16, -1}, {64, 424, 40, -1}};
     static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
     rng r = rng_seed(7601);
-    int ran = 0, refused = 0;
+    int ran[2] = {0, 0}, refused = 0;
     streams_make();
     asked = backend;
-    for (int i = 0; i < (int)scaled(300); i++) {
-        mlp_choice m = {{i & 1, 0, 0, i / 2 % 3, 1, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, kinds[i % 5]};
+    for (int i = 0; i < (int)scaled(600); i++) {
+        mlp_choice m = {{i & 1, i / 3 % 3, 0, i / 2 % 3, 3, i % ROUTINGS, TEGROUP_TAIL_KEEP}, 0, kinds[i % 5]};
+        const int backward = i / 5 % 2;
         int64_t rows[GROUPS];
         for (int g = 0; g < GROUPS; g++) rows[g] = i % 3 ? rng_int(&r, 0, 150) : routings[m.c.routing][g];
         mlp *l = (mlp *)malloc(sizeof *l);
-        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes[i % 5], rows, &r);
-        forget_gradients(&l->desc);
-        if (i / 5 % 3 == 1) memset(&l->desc.preactivation, 0, sizeof l->desc.preactivation);
-        if (i / 5 % 3 == 2) memset(&l->desc.activated, 0, sizeof l->desc.activated);
+        mlp_make(l, &m, i % 2 ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16, sizes[i % 6], rows, &r);
+        if (!backward) {
+            forget_gradients(&l->desc);
+            if (i / 5 % 3 == 1) memset(&l->desc.preactivation, 0, sizeof l->desc.preactivation);
+            if (i / 5 % 3 == 2) memset(&l->desc.activated, 0, sizeof l->desc.activated);
+        } else if (i % 7 == 0 && l->desc.preactivation.dtype == l->desc.grad_preactivation.dtype) l->desc.grad_preactivation = l->desc.preactivation;
         const size_t bytes = results_of(l, NULL);
         unsigned char *results = (unsigned char *)malloc(2 * bytes);
         for (int fuses = 0; fuses < 2; fuses++) {
@@ -272,24 +275,27 @@ static void fused(int *utest_result, tegroup_backend backend) {
                 continue;
             }
             ASSERT_EQ(planned, TEGROUP_OK);
-            ASSERT_EQ(l->plan.fused, fuses ? TEGROUP_FUSED_FORWARD : 0u);
+            ASSERT_EQ(l->plan.fused, !fuses ? 0u : backward ? TEGROUP_FUSED_DGRAD | TEGROUP_FUSED_FORWARD : TEGROUP_FUSED_FORWARD);
             desc = mlp_to_device(l); /* now with a workspace */
-            ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
-            ASSERT_EQ(tegroup_mlp_forward(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+            if (backward) ASSERT_EQ(steps(l, &desc, 0), TEGROUP_OK);
+            else {
+                ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
+                ASSERT_EQ(tegroup_mlp_forward(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+            }
             MUST(cudaDeviceSynchronize());
             mirror_down();
             ASSERT_EQ(workspace_guards_changed(), 0);
             ASSERT_EQ(guards_changed(), 0);
             results_of(l, results + fuses * bytes);
             if (fuses) ASSERT_EQ(memcmp(results, results + bytes, bytes), 0);
-            ran += fuses;
+            ran[backward] += fuses;
         }
         free(results);
         mlp_release(l);
         free(l);
     }
-    printf("%s: %d MLPs forward, fused bitwise as unfused; %d refused by design\n", tegroup_backend_name(backend), ran, refused);
-    ASSERT_TRUE(backend != TEGROUP_BACKEND_SM90 || ran > 0);
+    printf("%s: %d MLPs forward and %d with gradients, fused bitwise as unfused; %d refused by design\n", tegroup_backend_name(backend), ran[0], ran[1], refused);
+    ASSERT_TRUE(backend != TEGROUP_BACKEND_SM90 || (ran[0] > 0 && ran[1] > 0));
 }
 UTEST(mlp_gpu, sm90_fused) { fused(utest_result, TEGROUP_BACKEND_SM90); }
 UTEST(mlp_gpu, portable_fused) { fused(utest_result, TEGROUP_BACKEND_PORTABLE); }
