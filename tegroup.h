@@ -885,7 +885,7 @@ typedef struct tegroup_linear_plan {
 typedef enum tegroup_fusion {
     TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
-    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do for the gradient */
+    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where a call with outputs here has none */
 } tegroup_fusion;
 
 typedef enum tegroup_mlp_layer {
@@ -979,7 +979,7 @@ typedef struct tegroup_mlp_desc {
 
 /* Bits of tegroup_mlp_plan.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
-                                    fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
+                                    fc1.forward does not. */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
                                     runs, and likewise */
 
@@ -1334,7 +1334,7 @@ TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_
 
 /* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
  * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
- * REQUIRED is UNSUPPORTED where the backend's products have no activation in their epilogue. */
+ * REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in their epilogue. */
 TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
     tegroup_mlp_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -6206,10 +6206,6 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline int tegroup_impl_mlp_rows_of_16(const tegroup_tensor *t) {
-    return t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ld(t) % 8 == 0;
-}
-
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
  * machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
@@ -6229,27 +6225,23 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: the epilogue has preactivation, activated and their gradients as the same of F16 "
                "and "
                "BF16";
-    if (fc2.input.shape.cols % 8 != 0
-        || (gradient
-            && !(tegroup_impl_mlp_rows_of_16(&desc->preactivation)
-                 && tegroup_impl_mlp_rows_of_16(&desc->grad_preactivation)
-                 && tegroup_impl_mlp_rows_of_16(&desc->activated))))
-        return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. Where the product's own tile has 64 lines, because
- * groups have few rows or fill tiles of 128 badly, the kernel that activates is the slower one. A plan for another machine has
- * no tile and no kernel, and fuses when it must alone. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. Their kernels have tiles of 128 lines alone, and
+ * are the slower ones where groups have fewer rows. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused, uint64_t *kernel,
                                                    tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
+    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows;
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
-    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && product->tile_m <= 64)) return TEGROUP_OK;
+    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && rows / 128 <= desc->input.shape.groups))
+        return TEGROUP_OK;
     *fused |= bit;
     (void)kernel; /* of a build without them */
 #if TEGROUP_IMPL_FUSED_KERNELS

@@ -106,7 +106,7 @@ TEGROUP_API_STATUS tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_
 
 /* The grouped MLP, see tegroup_mlp_desc: as the grouped linear layer, with two of them and an activation between. Everything
  * is checked before anything is written; in the calls that are one stream's kernels in order, no copy and no memset. fusion
- * REQUIRED is UNSUPPORTED where the backend's products have no activation in their epilogue. */
+ * REQUIRED is UNSUPPORTED where the backend's products have no activation, or gradient of one, in their epilogue. */
 TEGROUP_API_STATUS tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
     tegroup_mlp_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,

@@ -430,64 +430,66 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                               anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
     }
 
-    /* Piece `piece` of set `number`. */
-    __device__ __forceinline__ uint32_t piece(int group, int number, int piece) const {
+    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
         return slabs
                + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
-                            + (number % SHAPE::SETS_USED * 3 + piece) * SHAPE::PIECE);
+                            + ((int)(set % SHAPE::SETS) * 3 + piece) * SHAPE::PIECE);
     }
-    /* Where set `number` goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no lines. */
-    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int number, int32_t *x,
+    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
+     * lines. */
+    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
                                               int32_t *y, int32_t *z) const {
-        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + number / across * 64;
+        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
         const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 * 32 / SHAPE::SET_COLS + number % across * 32;
+        *x = item.j0 * 32 / SHAPE::SET_COLS + i % across * 32;
         *y = TEGROUP_IMPL_SM90_LINES - v;
         *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
         return v > 0;
     }
     /* Columns past the last one TMA leaves out. */
-    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
+    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
         const bool halves = !call.activation.interleaved, keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.keeps_d,
                    keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.activates_again;
         const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
         tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::SETS_USED; i++) prepare_set(group, item, i);
+        for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
 #pragma unroll 1
         for (int i = 0; i < sets; i++) {
+            const uint32_t set = *done + i;
             int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][i % SHAPE::SETS_USED]),
-                                      (*rounds + i / SHAPE::SETS_USED) & 1);
+            tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
             if (place_set(group, item, i, &x, &y, &z)) {
                 if (keeps_d) {
-                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, i, 0), halves ? x : 2 * x, y, z,
+                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,
                                            true, item.origin[TEGROUP_IMPL_D]);
-                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, i, 1),
+                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, set, 1),
                                            halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
                 }
                 if (keeps_activated)
-                    tegroup_impl_tma_store(&call.activated, piece(group, i, 2), x, y, z, true, call.activated_shift);
+                    tegroup_impl_tma_store(&call.activated, piece(group, set, 2), x, y, z, true, call.activated_shift);
             }
             tegroup_impl_tma_store_commit();
-            if (i + SHAPE::SETS_USED >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the other set is worked on */
-            prepare_set(group, item, i + SHAPE::SETS_USED);
+            if (i + SHAPE::SETS >= sets) continue;
+            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
+            prepare_set(group, item, *done, i + SHAPE::SETS);
         }
-        *rounds += (uint32_t)(sets / SHAPE::SETS_USED);
+        *done += (uint32_t)sets;
     }
-    /* Set `number` is free; a gradient's gates and ups come to it. */
-    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, int number) const {
-        const uint32_t ready = at(&rest->ready[group][number % SHAPE::SETS_USED]);
+    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
+    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
+                                                int i) const {
+        const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
         const bool halves = !call.activation.interleaved;
         int32_t x, y, z;
-        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, number, &x, &y, &z)) {
+        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
             tegroup_impl_barrier_arrive(ready);
             return;
         }
         tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
-        tegroup_impl_tma_load(piece(group, number, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
+        tegroup_impl_tma_load(piece(group, set, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
                               item.origin[TEGROUP_IMPL_C]);
-        tegroup_impl_tma_load(piece(group, number, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
+        tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
                               halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
     }
 
@@ -595,83 +597,80 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             }
     }
 
-    __device__ __forceinline__ void begin_set(int group, int number, uint32_t rounds) const {
-        tegroup_impl_barrier_wait(at(&rest->ready[group][number % SHAPE::SETS_USED]),
-                                  (rounds + number / SHAPE::SETS_USED) & 1);
-    }
-    __device__ __forceinline__ void end_set(int group, int number) const {
-        tegroup_impl_async_fence();
-        __syncwarp();
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % SHAPE::SETS_USED]));
-    }
-    /* Of the activation, in a line of the tile. */
-    __device__ __forceinline__ float row_scale(const tegroup_impl_sm90_item &item, int line) const {
-        return line < item.lines ? tegroup_impl_weight<float>(
-                   call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + line, 0)
-                                 : 0.0f;
-    }
     /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
      * wrote itself. That is long, and stands once for all sets. */
-    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds,
+    __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
                                              sums &sum) const {
         constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
         constexpr int MOST = SHAPE::COLS / SHAPE::SET_COLS; /* sets of 64 lines */
-        const int across = item.cols / SHAPE::SET_COLS, me = tegroup_impl_thread(), row = me / 32 % 4 * 16 + me % 16;
+        const int across = item.cols / SHAPE::SET_COLS, row = tegroup_impl_thread() / 32 % 4 * 16 + lane() % 16;
+        float scale[SHAPE::PARTS]; /* lane i has line i's, of the activation */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
-        float scale[SHAPE::PARTS];
-        int number = 0;
 #pragma unroll
-        for (int m = 0; m < SHAPE::PARTS; m++)
+        for (int m = 0; m < SHAPE::PARTS; m++) {
             scale[m] =
                 m * 64 + row < item.lines ? tegroup_impl_weight<float>(
                     call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
                                           : 0.0f;
+            constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
+#pragma unroll
+            for (int eight = 0; eight < AT_ONCE; eight++) {
+                uint32_t word[2];
+                round(terms, m, eight, sum[m], word);
+                sum[m][eight * 4] = __uint_as_float(word[0]);
+                sum[m][eight * 4 + 1] = __uint_as_float(word[1]);
+            }
+        }
 #pragma unroll 1
         for (int n = 0; n < SHAPE::PARTS * MOST; n++) {
             if (n % MOST >= across) continue;
-            const int used = number % SHAPE::SETS_USED;
-            const uint32_t set = piece(group, number, 0);
-            tegroup_impl_barrier_wait(at(&rest->ready[group][used]), (*rounds + number / SHAPE::SETS_USED) & 1);
+            const int used = (int)(*done % SHAPE::SETS);
+            const uint32_t set = piece(group, *done, 0);
+            tegroup_impl_barrier_wait(at(&rest->ready[group][used]), *done / SHAPE::SETS & 1);
 #pragma unroll
             for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
-                for (int s = 0; s < MOST; s++)
+                for (int s = 0; s < MOST; s++) {
                     if (n != m * MOST + s) continue;
-                    else if (!FORWARD) round_set<0>(terms, set, row, m, s, sum);
-                    else if (call.activation.interleaved) round_set<4>(terms, set, row, m, s, sum);
-                    else if (narrow(item)) round_set<SHAPE::NARROW / 16>(terms, set, row, m, s, sum);
-                    else round_set<SHAPE::COLS / 16>(terms, set, row, m, s, sum);
+                    if (!FORWARD) put<0>(terms, set + 2 * SHAPE::PIECE, row, m, 4 * s, sum[m]);
+                    else if (call.activation.interleaved) put<4>(terms, set, row, m, 8 * s, sum[m]);
+                    else if (narrow(item)) put<SHAPE::NARROW / 16>(terms, set, row, m, 4 * s, sum[m]);
+                    else put<SHAPE::COLS / 16>(terms, set, row, m, 4 * s, sum[m]);
+                }
             __syncwarp();
-            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - me % 16, scale[n / MOST]);
+            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - lane() % 16, scale[n / MOST]);
             else differentiate(item, set, row, n / MOST * 64 + row, item.j0 + n % MOST * 32, scale[n / MOST]);
             tegroup_impl_async_fence();
             __syncwarp();
             if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][used]));
-            number++;
+            ++*done;
         }
-        *rounds += (uint32_t)(number / SHAPE::SETS_USED);
     }
-    /* Forward a set is two times four eights of columns, APART from one to the other; of a gradient, four. */
-    template <int APART>
-    __device__ __forceinline__ void round_set(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t set, int row, int m,
-                                              int s, sums &sum) const {
-        constexpr bool FORWARD = SHAPE::OP == TEGROUP_OP_FORWARD;
+    /* Both columns that a thread has of eight, of its upper line and of its lower. */
+    __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
+                                          const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
+        float x[4];
 #pragma unroll
-        for (int c = 0; c < (FORWARD ? 8 : 4); c += 2) {
-            const int eight = (APART == 4 ? 8 : 4) * s + c % 4 + c / 4 * APART;
-            float x[8];
-            uint32_t word[4];
+        for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[eight * 4 + i]);
+        if (terms.BIAS && call.has_bias) terms.add_bias(m, eight, x);
+        word[0] = tegroup_impl_two_halves(x[0], x[1], bf16);
+        word[1] = tegroup_impl_two_halves(x[2], x[3], bf16);
+    }
+    /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
+    template <int LATER>
+    __device__ __forceinline__ void put(const tegroup_impl_sm90_terms<SHAPE> &terms, uint32_t to, int row, int m,
+                                        int first, const float (&sum)[SHAPE::COLS / 2]) const {
 #pragma unroll
-            for (int i = 0; i < 8; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][eight * 4 + i]);
-            if (FORWARD && call.has_bias) {
-                terms.add_bias(m, eight, x);
-                terms.add_bias(m, eight + 1, x + 4);
+        for (int c = 0; c < (LATER ? 8 : 4); c += 2) {
+            const int eight = first + c % 4 + c / 4 * LATER;
+            uint32_t word[4] = {__float_as_uint(sum[eight * 4]), __float_as_uint(sum[eight * 4 + 1]),
+                                __float_as_uint(sum[eight * 4 + 4]), __float_as_uint(sum[eight * 4 + 5])};
+            if (SHAPE::OP == TEGROUP_OP_FORWARD) {
+                round(terms, m, eight, sum, word);
+                round(terms, m, eight + 1, sum, word + 2);
             }
-#pragma unroll
-            for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-            tegroup_impl_stmatrix(set + (FORWARD ? c / 4 : 2) * SHAPE::PIECE
-                                      + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
+            tegroup_impl_stmatrix(to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
                                   word);
         }
     }

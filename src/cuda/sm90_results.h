@@ -155,7 +155,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
                    second = INTERLEAVED ? first ^ 16 : first + PIECE,
                    activated = set + 2 * PIECE + tegroup_impl_sm90_in_piece(row, chunk);
     float sum = 0;
-#pragma unroll 1
+#pragma unroll
     for (int from = 0; from < 16; from += 8) {
         const uint32_t down = (uint32_t)(from * 64);
         const float by = __shfl_sync(0xffffffffu, scale, from + lane / 4);

@@ -96,12 +96,9 @@ struct tegroup_impl_sm90_shape {
     /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
      * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
      * what was activated. */
-    static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, SETS_USED = 2,
-                         PIECE = TEGROUP_IMPL_SM90_SLAB / 2;
-    static_assert(!ACTIVATES
-                      || (TURNS && PARTS % SETS_USED == 0 && NARROW % SET_COLS == 0
-                          && SETS_USED * 3 * PIECE <= SLABS * TEGROUP_IMPL_SM90_SLAB),
-                  "every tile begins with the first set, and both are in the slabs");
+    static constexpr int SET_COLS = OP == TEGROUP_OP_FORWARD ? 64 : 32, PIECE = TEGROUP_IMPL_SM90_SLAB / 2,
+                         SETS = SLABS * TEGROUP_IMPL_SM90_SLAB / (3 * PIECE); /* under way */
+    static_assert(!ACTIVATES || (TURNS && SETS >= 2), "one is worked on while another comes or goes");
 };
 
 /* What stands behind the ring and the slabs. */

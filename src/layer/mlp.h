@@ -34,10 +34,6 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error);
 #endif
 
-static inline int tegroup_impl_mlp_rows_of_16(const tegroup_tensor *t) {
-    return t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ld(t) % 8 == 0;
-}
-
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
  * machine could do is not for this build to say. */
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
@@ -57,27 +53,23 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: the epilogue has preactivation, activated and their gradients as the same of F16 "
                "and "
                "BF16";
-    if (fc2.input.shape.cols % 8 != 0
-        || (gradient
-            && !(tegroup_impl_mlp_rows_of_16(&desc->preactivation)
-                 && tegroup_impl_mlp_rows_of_16(&desc->grad_preactivation)
-                 && tegroup_impl_mlp_rows_of_16(&desc->activated))))
-        return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. Where the product's own tile has 64 lines, because
- * groups have few rows or fill tiles of 128 badly, the kernel that activates is the slower one. A plan for another machine has
- * no tile and no kernel, and fuses when it must alone. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. Their kernels have tiles of 128 lines alone, and
+ * are the slower ones where groups have fewer rows. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused, uint64_t *kernel,
                                                    tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
+    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows;
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
-    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && product->tile_m <= 64)) return TEGROUP_OK;
+    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && rows / 128 <= desc->input.shape.groups))
+        return TEGROUP_OK;
     *fused |= bit;
     (void)kernel; /* of a build without them */
 #if TEGROUP_IMPL_FUSED_KERNELS

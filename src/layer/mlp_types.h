@@ -4,7 +4,7 @@
 typedef enum tegroup_fusion {
     TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */
     TEGROUP_FUSION_NEVER    = 1, /* a kernel of its own                                                           */
-    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where the backend has none, as all do for the gradient */
+    TEGROUP_FUSION_REQUIRED = 2  /* the epilogue; UNSUPPORTED where a call with outputs here has none */
 } tegroup_fusion;
 
 typedef enum tegroup_mlp_layer {
@@ -98,7 +98,7 @@ typedef struct tegroup_mlp_desc {
 
 /* Bits of tegroup_mlp_plan.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
-                                    fc1.forward does not. Of a plan for another machine: where it was REQUIRED alone */
+                                    fc1.forward does not. */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
                                     runs, and likewise */
 

@@ -308,8 +308,20 @@ UTEST(mlp, fusion_of_another_machine) {
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
     d.preactivation.dtype = TEGROUP_DTYPE_BF16;
     d.grad_preactivation = d.preactivation, d.grad_output = d.out;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, (TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD));
+    memset(&d.out, 0, sizeof d.out); /* dgrad alone */
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, TEGROUP_FUSED_DGRAD);
+    d.preactivation.dtype = TEGROUP_DTYPE_F32;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
-    ASSERT_TRUE(strstr(error.rule, "with grad_preactivation") != NULL);
+    ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
+    d.preactivation.dtype = d.fc2.weight.dtype = d.grad_output.dtype = TEGROUP_DTYPE_F16; /* and grad_preactivation BF16 */
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+    ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
+    d.preactivation.dtype = d.fc2.weight.dtype = d.grad_output.dtype = TEGROUP_DTYPE_BF16, d.fusion = TEGROUP_FUSION_NEVER;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, 0u);
 }
 
 UTEST_MAIN()

@@ -1675,6 +1675,9 @@ UTEST(status, mlp_calls) {
     BAD(mlp_forward, w.mlp.fusion = TEGROUP_FUSION_REQUIRED, PLAN, "fusion", TEGROUP_FUSION_NEVER, TEGROUP_FUSION_REQUIRED);
     BAD(mlp_forward, w.mlp.fusion = TEGROUP_FUSION_NEVER; w.mlp_plan.fused = TEGROUP_FUSED_FORWARD, PLAN, "fusion", TEGROUP_FUSION_REQUIRED, TEGROUP_FUSION_NEVER);
     BAD(mlp_forward, w.mlp_plan.fused = TEGROUP_FUSED_FORWARD, PLAN, "plan", TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CPU);
+    BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_REQUIRED, PLAN, "fusion", TEGROUP_FUSION_NEVER, TEGROUP_FUSION_REQUIRED);
+    BAD(mlp_dgrad, w.mlp.fusion = TEGROUP_FUSION_NEVER; w.mlp_plan.fused = TEGROUP_FUSED_DGRAD, PLAN, "fusion", TEGROUP_FUSION_REQUIRED, TEGROUP_FUSION_NEVER);
+    BAD(mlp_dgrad, w.mlp_plan.fused = TEGROUP_FUSED_DGRAD, PLAN, "plan", TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CPU);
     BAD(mlp_dgrad, w.mlp.recompute = 1, PLAN, "recompute", 0, 1);
     BAD(mlp_forward, MLP_ABSENT(out), UNSET, "out.dtype", TEGROUP_DTYPE_F64, 0);
     BAD(mlp_dgrad, MLP_ABSENT(dgrad_out), PLAN, "dgrad_out.dtype", TEGROUP_DTYPE_F32, 0);
