@@ -102,8 +102,8 @@ bench-moe: ## the operations around the GEMM on a GPU, beside a copy of as many 
 
 bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilogues and by themselves
 	@mkdir -p build
-	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
-	build/bench_mlp && build/bench_mlp interleaved
+	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
+	build/bench_mlp && build/bench_mlp interleaved && build/bench_mlp portable
 
 examples: ## build and run every example by the command in its first line
 	tests/unit/test_examples.sh

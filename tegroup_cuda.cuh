@@ -679,10 +679,26 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 #undef TEGROUP_IMPL_LAUNCH
 }
 
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
+                                                                   const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                       two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float low = tegroup_impl_low_half(one, bf16), high = tegroup_impl_high_half(one, bf16),
+                    low2 = tegroup_impl_low_half(two, bf16), high2 = tegroup_impl_high_half(two, bf16);
+        y[i] = tegroup_impl_two_halves(
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2)),
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2)), bf16);
+    }
+}
+
 #if !defined(TEGROUP_NO_BACKWARD)
 /* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
  * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. */
+ * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
 /* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
@@ -694,6 +710,40 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
         sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
     }
     return sum;
+}
+
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
+ * part of the row's sum. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
+                                                                         float scale, uint32_t (&x)[2][4],
+                                                                         uint32_t (&y)[4]) {
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+        uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                 &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
+                    b[2] = {tegroup_impl_low_half(two, bf16), tegroup_impl_high_half(two, bf16)},
+                    dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
+        float gate[2], up[2], value[2], &sum = part[INTERLEAVED ? i / 2 : 0];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
+                                                        !INTERLEAVED ? a[j]
+                                                        : j          ? b[0]
+                                                                     : a[0],
+                                                        !INTERLEAVED ? b[j]
+                                                        : j          ? b[1]
+                                                                     : a[1],
+                                                        __fmul_rn(scale, dy[j]), &gate[j], &up[j]);
+            sum = __fmaf_rn(dy[j], value[j], sum);
+        }
+        one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
+        two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
+        y[i] = tegroup_impl_two_halves(__fmul_rn(scale, value[0]), __fmul_rn(scale, value[1]), bf16);
+    }
+    return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
@@ -751,8 +801,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     }
                     pairs::store(desc.grad_input, row, c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
-                    part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
-                    if (lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
+                    if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
+                    if (!gated || lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
                 }
             }
         }
@@ -2287,6 +2337,36 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it: all
+ * leading dimensions spelt out. */
+typedef struct tegroup_impl_gpu_epilogue {
+    tegroup_activation_desc activation; /* of D; a gradient's, of its input */
+    tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
+    float *row_sums;         /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    int32_t keeps_d;         /* forward: D is wanted, too */
+    int32_t activates_again; /* gradient: activation.output is wanted, too */
+} tegroup_impl_gpu_epilogue;
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,
+                                                                     const tegroup_impl_epilogue *epilogue) {
+    tegroup_impl_gpu_epilogue made;
+    memset(&made, 0, sizeof made);
+    made.activation = epilogue->activation;
+    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.alpha);
+    made.activation.limit = tegroup_impl_limit(epilogue->activation.limit);
+    made.activation.input = tegroup_impl_cuda_matrix(&epilogue->activation.input);
+    made.activation.row_scale = tegroup_impl_cuda_matrix(&epilogue->activation.row_scale);
+    made.activation.output = tegroup_impl_cuda_matrix(&epilogue->activation.output);
+    made.keeps_d = epilogue->keeps_d;
+    if (desc->op != TEGROUP_OP_DGRAD) return made;
+    made.activates_again = epilogue->activates_again;
+    made.grad_input = tegroup_impl_cuda_matrix(&epilogue->gradient.grad_input);
+    if (epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) made.row_sums = (float *)desc->d.data;
+    return made;
+}
+#endif
+
 /* ---- what the bundled kernels share ---- */
 
 /* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
@@ -3223,13 +3303,9 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
-    /* An activation of gates and ups in the epilogue; of a data gradient, its gradient. */
-    tegroup_activation_desc activation; /* its output, row_scale and kind */
-    int32_t keeps_d;                    /* forward: D is wanted, too */
-    int32_t activates_again;            /* gradient: the output is wanted, too */
-    float *row_sums;          /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
-    /* Of its output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
+    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
     CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */
@@ -3535,8 +3611,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
         const int half = item.cols / 2;
-        if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
-        return item.j0 / 2 + i % half + i / half * call.activation.output.cols;
+        if (!SHAPE::ACTIVATES || call.epilogue.activation.interleaved) return item.j0 + i;
+        return item.j0 / 2 + i % half + i / half * call.epilogue.activation.output.cols;
     }
     __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
                                                        const tegroup_impl_sm90_item &item, int first_line) {
@@ -3609,7 +3685,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
 template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
-    const tegroup_activation_desc &f = call.activation;
+    const tegroup_activation_desc &f = call.epilogue.activation;
     const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
@@ -3646,6 +3722,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
         }
     }
 }
+
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static __device__ __forceinline__ void tegroup_impl_sm90_load_chunk(uint32_t from, uint32_t (&word)[4]) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -3666,7 +3743,7 @@ template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, float scale) {
     const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-    const float alpha = (float)call.activation.alpha, limit = (float)call.activation.limit;
+    const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
                                ? set + (uint32_t)(chunk / 2 * PIECE) + tegroup_impl_sm90_in_piece(row, chunk % 2 * 2)
@@ -3674,68 +3751,33 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
                    second = INTERLEAVED ? first ^ 16 : first + PIECE,
                    activated = set + 2 * PIECE + tegroup_impl_sm90_in_piece(row, chunk);
     float sum = 0;
-#pragma unroll
+#pragma unroll 1
     for (int from = 0; from < 16; from += 8) {
         const uint32_t down = (uint32_t)(from * 64);
         const float by = __shfl_sync(0xffffffffu, scale, from + lane / 4);
         uint32_t x[2][4], y[4];
-        float part[2] = {0, 0};
         tegroup_impl_sm90_load_chunk(first + down, x[0]);
         tegroup_impl_sm90_load_chunk(second + down, x[1]);
         tegroup_impl_sm90_load_chunk(activated + down, y);
-#pragma unroll
-        for (int i = 0; i < 4;
-             i++) { /* words: two columns of y, which are a word of gates and one of ups, or two of both */
-            uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
-                     &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
-            const float low[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_low_half(two, bf16)},
-                        high[2] = {tegroup_impl_high_half(one, bf16), tegroup_impl_high_half(two, bf16)},
-                        dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
-            float gate[2], up[2], value[2];
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
-                                                            INTERLEAVED ? low[j]
-                                                            : j         ? high[0]
-                                                                        : low[0],
-                                                            INTERLEAVED ? high[j]
-                                                            : j         ? high[1]
-                                                                        : low[1],
-                                                            __fmul_rn(by, dy[j]), &gate[j], &up[j]);
-                part[INTERLEAVED ? i / 2 : 0] = __fmaf_rn(dy[j], value[j], part[INTERLEAVED ? i / 2 : 0]);
-            }
-            one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
-            two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
-            y[i] = tegroup_impl_two_halves(__fmul_rn(by, value[0]), __fmul_rn(by, value[1]), bf16);
-        }
+        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, bf16, by, x, y);
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
-        const float all = tegroup_impl_tree(INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0], 4, 32),
-                    its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
+        const float all = tegroup_impl_tree(part, 4, 32), its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
         if (lane / 8 == from / 8) sum = its;
     }
     return sum;
 }
 #endif
 
-/* By the kind that the call has: CALL(kind). */
-#define TEGROUP_IMPL_SM90_BY_KIND(CALL)                                                                                \
-    switch (call.activation.activation) {                                                                              \
-    case TEGROUP_ACTIVATION_GEGLU: CALL(TEGROUP_ACTIVATION_GEGLU) break;                                               \
-    case TEGROUP_ACTIVATION_GEGLU_TANH: CALL(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
-    case TEGROUP_ACTIVATION_REGLU: CALL(TEGROUP_ACTIVATION_REGLU) break;                                               \
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: CALL(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
-    default: CALL(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
-    }
-
 template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
                                                                   int line, float scale) {
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (call.activation.interleaved) tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);      \
+    if (call.epilogue.activation.interleaved)                                                                          \
+        tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);                                   \
     else tegroup_impl_sm90_activate_lines<kind, false, PIECE>(call, set, line, scale);
-    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+    TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 }
 
@@ -3744,16 +3786,15 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
                                                                         uint32_t set, int line, float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (call.activation.interleaved)                                                                                   \
+    if (call.epilogue.activation.interleaved)                                                                          \
         return tegroup_impl_sm90_differentiate_lines<kind, true, PIECE>(call, set, line, scale);                       \
     return tegroup_impl_sm90_differentiate_lines<kind, false, PIECE>(call, set, line, scale);
-    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+    TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else
     return 0;
 #endif
 }
-#undef TEGROUP_IMPL_SM90_BY_KIND
 #endif
 
 /* ==== [18] Hopper GEMM: the kernel ==== */
@@ -3951,7 +3992,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
     __device__ __forceinline__ bool halves() const {
-        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.activation.interleaved;
+        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
@@ -3968,7 +4009,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
-                                      item.j0 / 2 + half * (int32_t)call.activation.output.cols, z,
+                                      item.j0 / 2 + half * (int32_t)call.epilogue.activation.output.cols, z,
                                       anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
@@ -4207,8 +4248,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Columns past the last one TMA leaves out. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
-        const bool halves = !call.activation.interleaved, keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.keeps_d,
-                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.activates_again;
+        const bool halves = !call.epilogue.activation.interleaved,
+                   keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
+                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.epilogue.activates_again;
         const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
         tegroup_impl_tma_store_wait<0>();
         for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
@@ -4238,7 +4280,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
                                                 int i) const {
         const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
-        const bool halves = !call.activation.interleaved;
+        const bool halves = !call.epilogue.activation.interleaved;
         int32_t x, y, z;
         if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
             tegroup_impl_barrier_arrive(ready);
@@ -4367,9 +4409,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++) {
             scale[m] =
-                m * 64 + row < item.lines ? tegroup_impl_weight<float>(
-                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
-                                          : 0.0f;
+                m * 64 + row < item.lines
+                    ? tegroup_impl_weight<float>(call.epilogue.activation.row_scale,
+                                                 (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
+                    : 0.0f;
             constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
 #pragma unroll
             for (int eight = 0; eight < AT_ONCE; eight++) {
@@ -4391,7 +4434,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 for (int s = 0; s < MOST; s++) {
                     if (n != m * MOST + s) continue;
                     if (!FORWARD) put<0>(terms, set + 2 * SHAPE::PIECE, row, m, 4 * s, sum[m]);
-                    else if (call.activation.interleaved) put<4>(terms, set, row, m, 8 * s, sum[m]);
+                    else if (call.epilogue.activation.interleaved) put<4>(terms, set, row, m, 8 * s, sum[m]);
                     else if (narrow(item)) put<SHAPE::NARROW / 16>(terms, set, row, m, 4 * s, sum[m]);
                     else put<SHAPE::COLS / 16>(terms, set, row, m, 4 * s, sum[m]);
                 }
@@ -4437,8 +4480,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                   int col, float scale) const {
         if (col >= call.call.desc.d.shape.cols) return;
         const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
-        if (call.row_sums && lane() < 16 && line < item.lines)
-            call.row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
+        if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
+            call.epilogue
+                .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
                 sum;
     }
 };
@@ -4693,7 +4737,7 @@ template <int OP> struct tegroup_impl_sm90_fused {
 
 /* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
  * launch. The plan stays as it is. */
-static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
     typedef tegroup_impl_sm90_fused<2>::shape gradient;
@@ -4703,7 +4747,8 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
                                      : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
                              : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
                                      : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
-    *kernel = (uint64_t)(uintptr_t)chosen;
+    kernel->function = (uint64_t)(uintptr_t)chosen;
+    kernel->blocks = plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
     return tegroup_impl_cuda_status(
         cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
         "the kernel's attributes must be readable", error);
@@ -4731,14 +4776,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
     const tegroup_activation_desc *activation = &epilogue->activation;
     const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
     CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
-    call->keeps_d = epilogue->keeps_d;
-    call->activation = *activation;
-    call->activation.alpha = tegroup_impl_alpha(activation->alpha);
-    call->activation.limit = tegroup_impl_limit(activation->limit);
-    call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
-    call->activates_again = gradient && epilogue->activates_again;
-    if (gradient && epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        call->row_sums = (float *)desc->d.data;
+    call->epilogue = tegroup_impl_gpu_epilogue_of(desc, epilogue);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
         plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
         &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
@@ -4747,7 +4785,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
-    if (gradient && !call->activates_again) return TEGROUP_OK;
+    if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
 }
@@ -4760,7 +4798,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
@@ -4837,8 +4875,8 @@ typedef struct tegroup_impl_gpu_tile {
     const char *scale;
     char *d;
     int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k;
-    int32_t m, n; /* at most the tile's own */
+    int64_t k, row, col;                /* of D's buffer the first row, and its column */
+    int32_t m, n;                       /* at most the tile's own */
     float alpha, beta;
     int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
 } tegroup_impl_gpu_tile;
@@ -4967,6 +5005,8 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
                 ? NULL
                 : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
         tile->k = p.k;
+        tile->row = p.d.row0 + i0;
+        tile->col = j0;
         tile->m = (int32_t)tegroup_impl_min(TILE_M, p.m - i0);
         tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
         tile->alpha = (float)p.alpha;
@@ -4992,14 +5032,18 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
  * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
  * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
-template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
+/* TWICE: lines from 64 on are others. */
+template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
     static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
                          PASSES = PASSES_A_PANEL * (ALONG_K ? 1 : LINES / 64);
     static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
     static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
+    static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
     const char *from; /* this thread's first chunk of the next step */
     int32_t room;     /* lines left from its row (along k), or from its chunk */
+    int32_t room2;    /* TWICE: of the second half; */
+    int64_t jump;     /* and bytes that these are further on than if they followed */
     bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
@@ -5014,7 +5058,21 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
         from = base + row() * row_bytes + chunk() * 16;
         room = ALONG_K ? lines - row() : lines - chunk() * 8;
         whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        room2 = room - 64;
+        jump = 0;
     }
+    /* As many lines of each half, the second ones `apart` lines after the first. */
+    __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
+        open(base, row_bytes, lines);
+        room2 = room;
+        jump = (apart - 64) * row_bytes;
+    }
+    __device__ __forceinline__ bool there(int pass) const {
+        return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
+               : ALONG_K                 ? down(pass) < room
+                                         : panel(pass) * 64 < room;
+    }
+    __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
     /* This thread's place in a stage. */
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
@@ -5028,18 +5086,18 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(ALONG_K ? down(pass) < room : panel(pass) * 64 < room,
-                                     to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
-                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128);
+            tegroup_impl_cp_async_if(there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
+                                         + further(pass));
     }
     /* The same where it may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
-            const char *at = from + down(pass) * row_bytes + panel(pass) * 128;
-            const int32_t there = ALONG_K ? (down(pass) < room ? k - chunk() * 8 : 0)
-                                          : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
-            const int32_t bytes = there < 0 ? 0 : there > 8 ? 16 : there * 2;
+            const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
+            const int32_t left =
+                ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
+            const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
             if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
@@ -5154,7 +5212,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
 /* ---- the two-byte kernel ---- */
 
 /* A block's work on one tile: the ring of loads, the fragments and the sums. */
-template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES>
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
@@ -5172,7 +5230,7 @@ struct tegroup_impl_portable_block {
     uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
     uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
     int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
     int32_t rows;          /* sixteens of lines that a warp works on */
     float sum[MI][NI][4];
@@ -5188,8 +5246,21 @@ struct tegroup_impl_portable_block {
 
     /* The first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
-        load_a.open(tile.a, tile.a_row, tile.m);
         load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
+        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
+                              epilogue.activation.output.cols);
+        else load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
+        return OP == TEGROUP_OP_FORWARD && !epilogue.activation.interleaved;
+    }
+    __device__ __forceinline__ void begin(const tegroup_impl_gpu_tile &tile) {
+        load_a.open(tile.a, tile.a_row, tile.m);
         reading = 0;
 #pragma unroll 1
         for (left = (int32_t)((tile.k + TILE_K - 1) / TILE_K) + STAGES - 1; reading < STAGES - 1; reading++, left--) {
@@ -5335,10 +5406,8 @@ struct tegroup_impl_portable_block {
             *(uint4 *)to = *(const uint4 *)from;
     }
     /* or the sums as they are, for everything else. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                          unsigned char *memory) {
+    __device__ __forceinline__ void put(unsigned char *memory) const {
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
-        const int line = me / CHUNKS, first = me % CHUNKS * 8;
         float *sums = (float *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
@@ -5349,11 +5418,143 @@ struct tegroup_impl_portable_block {
                         make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
             }
         __syncthreads();
+    }
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                          unsigned char *memory) {
+        const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
+        const float *sums = (const float *)memory;
+        put(memory);
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll 2
         for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
             tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
     }
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                           unsigned char *memory) {
+        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
+        else store(desc, tile, memory);
+    }
+
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
+    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
+        put(memory);
+        const tegroup_impl_gpu_tile tile = shared;
+        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+        else differentiate(desc, tile, (const float *)memory, epilogue);
+#endif
+    }
+    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
+     * behind them. */
+    static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
+        return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
+    }
+    static __device__ __forceinline__ int64_t others(const tegroup_activation_desc &f) {
+        return f.interleaved ? 16 : f.output.cols * 2;
+    }
+    static __device__ __forceinline__ void take(const float *sums, float alpha, bool empty, float (&x)[8]) {
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        const float sum[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
+    }
+    static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
+        const int64_t col = tile.col / 2 + first;
+        if (col >= f.output.cols) return;
+#pragma unroll 1
+        for (int i = me / (CHUNKS / 2); i < tile.m; i += 2 * LINES_A_PASS) {
+            const int64_t row = tile.row + i;
+            const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0),
+                        by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, i) : 1.0f;
+            uint32_t x[2][4], y[4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = interleaved ? 2 * first + half * 8 : first + half * 64;
+                const int64_t column = interleaved ? 2 * col + half * 8 : col + half * f.output.cols;
+                float z[8], bias[8];
+                take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
+                if (tile.bias) {
+                    const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
+            }
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
+    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+            TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+            if (epilogue.keeps_d) {
+                char *to = eight(f.input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+            }
+            *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+        }
+    }
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    static __device__ __forceinline__ void differentiate(const tegroup_gemm_desc &desc,
+                                                         const tegroup_impl_gpu_tile &tile, const float *sums,
+                                                         const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
+        const int64_t col = tile.col + first;
+        const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        if (me / CHUNKS < tile.m && col < f.output.cols) {
+            one = *(const uint4 *)from;
+            two = *(const uint4 *)(from + others(f));
+        }
+#pragma unroll 1
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+            const int i = line + me / CHUNKS;
+            const int64_t row = tile.row + i;
+            const bool there = i < tile.m && col < f.output.cols;
+            uint32_t x[2][4] = {{one.x, one.y, one.z, one.w}, {two.x, two.y, two.z, two.w}};
+            float part = 0;
+            from += LINES_A_PASS * f.input.ld * 2;
+            if (i + LINES_A_PASS < tile.m && col < f.output.cols) {
+                one = *(const uint4 *)from;
+                two = *(const uint4 *)(from + others(f));
+            }
+            if (there) {
+                const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0);
+                uint32_t y[4];
+                float dy[8];
+                take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
+#pragma unroll
+                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
+                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+                TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+                char *to = eight(epilogue.grad_input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+                if (epilogue.activates_again)
+                    *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+            }
+            if (!epilogue.row_sums) continue;
+            part = tegroup_impl_tree(part, TEGROUP_IMPL_ROW_SUM_COLS / 8, 32);
+            if (there && me % 4 == 0)
+                epilogue.row_sums[col / TEGROUP_IMPL_ROW_SUM_COLS * desc.d.shape.rows + row] = part;
+        }
+    }
+#endif
+#endif
 };
 
 /* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
@@ -5362,19 +5563,17 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(int64_t round)
     return round * gridDim.x + (uint32_t)((blockIdx.x + round) % gridDim.x);
 }
 
-template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
-static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
-    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
-#else
+/* What a block does; with an epilogue, to all of its tiles. */
+template <typename BLOCK, typename... EPILOGUE>
+static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
+                                                                  const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
-    __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
-    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(ring);
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
+    BLOCK block(ring);
     const int32_t lane = (int32_t)threadIdx.x;
     if (lane < 32) {
         walk.load(call, 0, 0);
@@ -5384,17 +5583,40 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
         __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
-        block.open(tile);
+        block.open(tile, epilogue...);
         if (lane < 32 && round % FOUND == FOUND - 1) /* while the first loads are on their way */
             walk.find(call, tegroup_impl_gpu_number(round + 1 + lane),
                       lane < FOUND ? &tiles[(round + 1 + lane) % (2 * FOUND)] : NULL);
         block.multiply(tile);
-        if (tegroup_impl_gpu_plain(call.desc, tile))
-            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
-        else block.store(call.desc, tile, ring);
+        block.finish(call.desc, tile, ring, epilogue...);
     }
+}
+
+template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
 #endif
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+template <bool BF16, int OP>
+using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 128, 128, 2, 2, 3, true>;
+
+template <bool BF16, int OP>
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
+#endif
+}
+#endif
 
 /* ==== [21] Portable GEMM: the FP32 kernel ==== */
 
@@ -5450,7 +5672,7 @@ static __global__ void __launch_bounds__(256)
 /* ==== [22] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2.3 KB) and the ring; the highest is for SM90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -5478,7 +5700,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2304 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2432 /* bytes of shared memory that a kernel declares itself, at most */
 #define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
     static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
                           + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
@@ -5587,6 +5809,47 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
+                                                              tegroup_error *error) {
+    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
+              shared = tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES;
+    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
+                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_fused_kernel<true, 1>)
+                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_portable_fused_kernel<false, 1>))
+                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_fused_kernel<true, 2>)
+                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_portable_fused_kernel<false, 2>));
+    int multiprocessors = 0, blocks = 0;
+    cudaError_t code = cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
+    if (code == cudaSuccess) code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, chosen, 128, (size_t)shared);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    kernel->function = (uint64_t)(uintptr_t)chosen;
+    kernel->blocks = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
+                                                                const tegroup_impl_epilogue *epilogue,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
+    void *arguments[2];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    arguments[0] = &call;
+    arguments[1] = &end;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
+                         dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,
+                         stream),
+        "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
+#endif
 #endif /* TEGROUP_NO_PORTABLE */
 
 /* ==== [23] GPU backends: plan, check and run ==== */
@@ -5682,15 +5945,29 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 /* A product with an activation in its epilogue, or the gradient of one. */
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
-    return tegroup_impl_sm90_plan_fused(plan, kernel, error);
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_plan_fused(plan, kernel, error);
+#endif
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE) return tegroup_impl_portable_plan_fused(plan, kernel, error);
+#endif
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "plan", "must be of a backend that this build has", 0,
+                             plan->backend);
 }
 static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_impl_epilogue *epilogue,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#endif
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE)
+        TEGROUP_IMPL_TRY(tegroup_impl_portable_launch_fused(desc, epilogue, stream, error));
+#endif
 #if TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)desc->d.data, stream, error);

@@ -162,10 +162,26 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 #undef TEGROUP_IMPL_LAUNCH
 }
 
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
+                                                                   const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                       two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float low = tegroup_impl_low_half(one, bf16), high = tegroup_impl_high_half(one, bf16),
+                    low2 = tegroup_impl_low_half(two, bf16), high2 = tegroup_impl_high_half(two, bf16);
+        y[i] = tegroup_impl_two_halves(
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2)),
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2)), bf16);
+    }
+}
+
 #if !defined(TEGROUP_NO_BACKWARD)
 /* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
  * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. */
+ * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
 enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
 
 /* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
@@ -177,6 +193,40 @@ static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads
         sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
     }
     return sum;
+}
+
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
+ * part of the row's sum. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
+                                                                         float scale, uint32_t (&x)[2][4],
+                                                                         uint32_t (&y)[4]) {
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+        uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                 &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
+                    b[2] = {tegroup_impl_low_half(two, bf16), tegroup_impl_high_half(two, bf16)},
+                    dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
+        float gate[2], up[2], value[2], &sum = part[INTERLEAVED ? i / 2 : 0];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
+                                                        !INTERLEAVED ? a[j]
+                                                        : j          ? b[0]
+                                                                     : a[0],
+                                                        !INTERLEAVED ? b[j]
+                                                        : j          ? b[1]
+                                                                     : a[1],
+                                                        __fmul_rn(scale, dy[j]), &gate[j], &up[j]);
+            sum = __fmaf_rn(dy[j], value[j], sum);
+        }
+        one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
+        two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
+        y[i] = tegroup_impl_two_halves(__fmul_rn(scale, value[0]), __fmul_rn(scale, value[1]), bf16);
+    }
+    return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
@@ -234,8 +284,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     }
                     pairs::store(desc.grad_input, row, c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
-                    part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
-                    if (lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
+                    if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
+                    if (!gated || lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;
                 }
             }
         }

@@ -36,6 +36,36 @@ static inline tegroup_impl_gpu_call tegroup_impl_gpu_call_of(const tegroup_gemm_
     return call;
 }
 
+/* An activation of gates and ups in the epilogue of a product, or in that of dgrad its gradient, as a kernel takes it: all
+ * leading dimensions spelt out. */
+typedef struct tegroup_impl_gpu_epilogue {
+    tegroup_activation_desc activation; /* of D; a gradient's, of its input */
+    tegroup_matrix grad_input;          /* gradient: of gates and ups. There is no D, and activated is D's dtype */
+    float *row_sums;         /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    int32_t keeps_d;         /* forward: D is wanted, too */
+    int32_t activates_again; /* gradient: activation.output is wanted, too */
+} tegroup_impl_gpu_epilogue;
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegroup_gemm_desc *desc,
+                                                                     const tegroup_impl_epilogue *epilogue) {
+    tegroup_impl_gpu_epilogue made;
+    memset(&made, 0, sizeof made);
+    made.activation = epilogue->activation;
+    made.activation.alpha = tegroup_impl_alpha(epilogue->activation.alpha);
+    made.activation.limit = tegroup_impl_limit(epilogue->activation.limit);
+    made.activation.input = tegroup_impl_cuda_matrix(&epilogue->activation.input);
+    made.activation.row_scale = tegroup_impl_cuda_matrix(&epilogue->activation.row_scale);
+    made.activation.output = tegroup_impl_cuda_matrix(&epilogue->activation.output);
+    made.keeps_d = epilogue->keeps_d;
+    if (desc->op != TEGROUP_OP_DGRAD) return made;
+    made.activates_again = epilogue->activates_again;
+    made.grad_input = tegroup_impl_cuda_matrix(&epilogue->gradient.grad_input);
+    if (epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) made.row_sums = (float *)desc->d.data;
+    return made;
+}
+#endif
+
 /* ---- what the bundled kernels share ---- */
 
 /* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */

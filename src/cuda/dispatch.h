@@ -91,15 +91,29 @@ static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, co
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 /* A product with an activation in its epilogue, or the gradient of one. */
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
-    return tegroup_impl_sm90_plan_fused(plan, kernel, error);
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_plan_fused(plan, kernel, error);
+#endif
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE) return tegroup_impl_portable_plan_fused(plan, kernel, error);
+#endif
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "plan", "must be of a backend that this build has", 0,
+                             plan->backend);
 }
 static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_impl_epilogue *epilogue,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#if !defined(TEGROUP_NO_SM90)
+    if (plan->backend == TEGROUP_BACKEND_SM90)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
+#endif
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE)
+        TEGROUP_IMPL_TRY(tegroup_impl_portable_launch_fused(desc, epilogue, stream, error));
+#endif
 #if TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->op == TEGROUP_OP_DGRAD)
         return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)desc->d.data, stream, error);

@@ -12,8 +12,8 @@ typedef struct tegroup_impl_gpu_tile {
     const char *scale;
     char *d;
     int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k;
-    int32_t m, n; /* at most the tile's own */
+    int64_t k, row, col;                /* of D's buffer the first row, and its column */
+    int32_t m, n;                       /* at most the tile's own */
     float alpha, beta;
     int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
 } tegroup_impl_gpu_tile;
@@ -142,6 +142,8 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
                 ? NULL
                 : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
         tile->k = p.k;
+        tile->row = p.d.row0 + i0;
+        tile->col = j0;
         tile->m = (int32_t)tegroup_impl_min(TILE_M, p.m - i0);
         tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
         tile->alpha = (float)p.alpha;
@@ -167,14 +169,18 @@ static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, con
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
  * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
  * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
-template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
+/* TWICE: lines from 64 on are others. */
+template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
     static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
     static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
                          PASSES = PASSES_A_PANEL * (ALONG_K ? 1 : LINES / 64);
     static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
     static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
+    static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
     const char *from; /* this thread's first chunk of the next step */
     int32_t room;     /* lines left from its row (along k), or from its chunk */
+    int32_t room2;    /* TWICE: of the second half; */
+    int64_t jump;     /* and bytes that these are further on than if they followed */
     bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
@@ -189,7 +195,21 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
         from = base + row() * row_bytes + chunk() * 16;
         room = ALONG_K ? lines - row() : lines - chunk() * 8;
         whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        room2 = room - 64;
+        jump = 0;
     }
+    /* As many lines of each half, the second ones `apart` lines after the first. */
+    __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
+        open(base, row_bytes, lines);
+        room2 = room;
+        jump = (apart - 64) * row_bytes;
+    }
+    __device__ __forceinline__ bool there(int pass) const {
+        return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
+               : ALONG_K                 ? down(pass) < room
+                                         : panel(pass) * 64 < room;
+    }
+    __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
     /* This thread's place in a stage. */
     static __device__ __forceinline__ uint32_t place() {
         return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
@@ -203,18 +223,18 @@ template <int LINES, bool ALONG_K, int THREADS> struct tegroup_impl_loader {
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(ALONG_K ? down(pass) < room : panel(pass) * 64 < room,
-                                     to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
-                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128);
+            tegroup_impl_cp_async_if(there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
+                                         + further(pass));
     }
     /* The same where it may end within a chunk, or chunks are not aligned. */
     __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
-            const char *at = from + down(pass) * row_bytes + panel(pass) * 128;
-            const int32_t there = ALONG_K ? (down(pass) < room ? k - chunk() * 8 : 0)
-                                          : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
-            const int32_t bytes = there < 0 ? 0 : there > 8 ? 16 : there * 2;
+            const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
+            const int32_t left =
+                ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
+            const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
             if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
@@ -329,7 +349,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, ui
 /* ---- the two-byte kernel ---- */
 
 /* A block's work on one tile: the ring of loads, the fragments and the sums. */
-template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES>
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
 struct tegroup_impl_portable_block {
     static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
     static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
@@ -347,7 +367,7 @@ struct tegroup_impl_portable_block {
     uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
     uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
     tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS> load_b;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
     int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
     int32_t rows;          /* sixteens of lines that a warp works on */
     float sum[MI][NI][4];
@@ -363,8 +383,21 @@ struct tegroup_impl_portable_block {
 
     /* The first loads of a tile. The ring must be free. */
     __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
-        load_a.open(tile.a, tile.a_row, tile.m);
         load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
+        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
+                              epilogue.activation.output.cols);
+        else load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
+        return OP == TEGROUP_OP_FORWARD && !epilogue.activation.interleaved;
+    }
+    __device__ __forceinline__ void begin(const tegroup_impl_gpu_tile &tile) {
+        load_a.open(tile.a, tile.a_row, tile.m);
         reading = 0;
 #pragma unroll 1
         for (left = (int32_t)((tile.k + TILE_K - 1) / TILE_K) + STAGES - 1; reading < STAGES - 1; reading++, left--) {
@@ -510,10 +543,8 @@ struct tegroup_impl_portable_block {
             *(uint4 *)to = *(const uint4 *)from;
     }
     /* or the sums as they are, for everything else. */
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                          unsigned char *memory) {
+    __device__ __forceinline__ void put(unsigned char *memory) const {
         const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
-        const int line = me / CHUNKS, first = me % CHUNKS * 8;
         float *sums = (float *)memory;
 #pragma unroll
         for (int i = 0; i < MI * 2; i++)
@@ -524,11 +555,143 @@ struct tegroup_impl_portable_block {
                         make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
             }
         __syncthreads();
+    }
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                          unsigned char *memory) {
+        const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
+        const float *sums = (const float *)memory;
+        put(memory);
         const tegroup_impl_gpu_tile tile = shared;
 #pragma unroll 2
         for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
             tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
     }
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                           unsigned char *memory) {
+        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
+        else store(desc, tile, memory);
+    }
+
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
+    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
+        put(memory);
+        const tegroup_impl_gpu_tile tile = shared;
+        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+        else differentiate(desc, tile, (const float *)memory, epilogue);
+#endif
+    }
+    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
+     * behind them. */
+    static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
+        return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
+    }
+    static __device__ __forceinline__ int64_t others(const tegroup_activation_desc &f) {
+        return f.interleaved ? 16 : f.output.cols * 2;
+    }
+    static __device__ __forceinline__ void take(const float *sums, float alpha, bool empty, float (&x)[8]) {
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        const float sum[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
+    }
+    static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
+        const int64_t col = tile.col / 2 + first;
+        if (col >= f.output.cols) return;
+#pragma unroll 1
+        for (int i = me / (CHUNKS / 2); i < tile.m; i += 2 * LINES_A_PASS) {
+            const int64_t row = tile.row + i;
+            const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0),
+                        by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, i) : 1.0f;
+            uint32_t x[2][4], y[4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = interleaved ? 2 * first + half * 8 : first + half * 64;
+                const int64_t column = interleaved ? 2 * col + half * 8 : col + half * f.output.cols;
+                float z[8], bias[8];
+                take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
+                if (tile.bias) {
+                    const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
+            }
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
+    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+            TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+            if (epilogue.keeps_d) {
+                char *to = eight(f.input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+            }
+            *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+        }
+    }
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    static __device__ __forceinline__ void differentiate(const tegroup_gemm_desc &desc,
+                                                         const tegroup_impl_gpu_tile &tile, const float *sums,
+                                                         const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
+        const int64_t col = tile.col + first;
+        const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        if (me / CHUNKS < tile.m && col < f.output.cols) {
+            one = *(const uint4 *)from;
+            two = *(const uint4 *)(from + others(f));
+        }
+#pragma unroll 1
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+            const int i = line + me / CHUNKS;
+            const int64_t row = tile.row + i;
+            const bool there = i < tile.m && col < f.output.cols;
+            uint32_t x[2][4] = {{one.x, one.y, one.z, one.w}, {two.x, two.y, two.z, two.w}};
+            float part = 0;
+            from += LINES_A_PASS * f.input.ld * 2;
+            if (i + LINES_A_PASS < tile.m && col < f.output.cols) {
+                one = *(const uint4 *)from;
+                two = *(const uint4 *)(from + others(f));
+            }
+            if (there) {
+                const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0);
+                uint32_t y[4];
+                float dy[8];
+                take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
+#pragma unroll
+                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
+                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+                TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+                char *to = eight(epilogue.grad_input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+                if (epilogue.activates_again)
+                    *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+            }
+            if (!epilogue.row_sums) continue;
+            part = tegroup_impl_tree(part, TEGROUP_IMPL_ROW_SUM_COLS / 8, 32);
+            if (there && me % 4 == 0)
+                epilogue.row_sums[col / TEGROUP_IMPL_ROW_SUM_COLS * desc.d.shape.rows + row] = part;
+        }
+    }
+#endif
+#endif
 };
 
 /* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
@@ -537,19 +700,17 @@ static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(int64_t round)
     return round * gridDim.x + (uint32_t)((blockIdx.x + round) % gridDim.x);
 }
 
-template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
-static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
-    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
-#else
+/* What a block does; with an epilogue, to all of its tiles. */
+template <typename BLOCK, typename... EPILOGUE>
+static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
+                                                                  const EPILOGUE &...epilogue) {
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
-    __shared__ tegroup_impl_gpu_walk<TILE_M, TILE_N> walk;
-    tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES> block(ring);
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
+    BLOCK block(ring);
     const int32_t lane = (int32_t)threadIdx.x;
     if (lane < 32) {
         walk.load(call, 0, 0);
@@ -559,14 +720,37 @@ static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
         __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
-        block.open(tile);
+        block.open(tile, epilogue...);
         if (lane < 32 && round % FOUND == FOUND - 1) /* while the first loads are on their way */
             walk.find(call, tegroup_impl_gpu_number(round + 1 + lane),
                       lane < FOUND ? &tiles[(round + 1 + lane) % (2 * FOUND)] : NULL);
         block.multiply(tile);
-        if (tegroup_impl_gpu_plain(call.desc, tile))
-            block.store_plainly(call.desc.d.dtype == TEGROUP_DTYPE_BF16, tile, ring);
-        else block.store(call.desc, tile, ring);
+        block.finish(call.desc, tile, ring, epilogue...);
     }
+}
+
+template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
 #endif
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+template <bool BF16, int OP>
+using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 128, 128, 2, 2, 3, true>;
+
+template <bool BF16, int OP>
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
+#endif
+}
+#endif

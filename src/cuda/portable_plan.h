@@ -1,7 +1,7 @@
 /* ---- Portable GEMM: plan and launch ---- */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2.3 KB) and the ring; the highest is for SM90 and 100. */
+ * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {
     const void *bf16, *f16;
     int32_t tile_m, tile_n, threads, shared_bytes;
@@ -29,7 +29,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2304 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2432 /* bytes of shared memory that a kernel declares itself, at most */
 #define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
     static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
                           + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
@@ -138,3 +138,44 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
+                                                              tegroup_error *error) {
+    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
+              shared = tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES;
+    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
+                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_fused_kernel<true, 1>)
+                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_portable_fused_kernel<false, 1>))
+                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_fused_kernel<true, 2>)
+                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_portable_fused_kernel<false, 2>));
+    int multiprocessors = 0, blocks = 0;
+    cudaError_t code = cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
+    if (code == cudaSuccess) code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, chosen, 128, (size_t)shared);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    kernel->function = (uint64_t)(uintptr_t)chosen;
+    kernel->blocks = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
+                                                                const tegroup_impl_epilogue *epilogue,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
+    void *arguments[2];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    arguments[0] = &call;
+    arguments[1] = &end;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
+                         dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,
+                         stream),
+        "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
+#endif

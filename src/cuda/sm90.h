@@ -193,7 +193,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
     __device__ __forceinline__ bool halves() const {
-        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.activation.interleaved;
+        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
@@ -210,7 +210,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
-                                      item.j0 / 2 + half * (int32_t)call.activation.output.cols, z,
+                                      item.j0 / 2 + half * (int32_t)call.epilogue.activation.output.cols, z,
                                       anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
         } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
             load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
@@ -449,8 +449,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     /* Columns past the last one TMA leaves out. */
     __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
-        const bool halves = !call.activation.interleaved, keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.keeps_d,
-                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.activates_again;
+        const bool halves = !call.epilogue.activation.interleaved,
+                   keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
+                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.epilogue.activates_again;
         const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
         tegroup_impl_tma_store_wait<0>();
         for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
@@ -480,7 +481,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
                                                 int i) const {
         const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
-        const bool halves = !call.activation.interleaved;
+        const bool halves = !call.epilogue.activation.interleaved;
         int32_t x, y, z;
         if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
             tegroup_impl_barrier_arrive(ready);
@@ -609,9 +610,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++) {
             scale[m] =
-                m * 64 + row < item.lines ? tegroup_impl_weight<float>(
-                    call.activation.row_scale, (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
-                                          : 0.0f;
+                m * 64 + row < item.lines
+                    ? tegroup_impl_weight<float>(call.epilogue.activation.row_scale,
+                                                 (int64_t)item.first_row[TEGROUP_IMPL_D] + item.i0 + m * 64 + row, 0)
+                    : 0.0f;
             constexpr int AT_ONCE = FORWARD ? 0 : SHAPE::COLS / 8; /* which frees registers for what follows */
 #pragma unroll
             for (int eight = 0; eight < AT_ONCE; eight++) {
@@ -633,7 +635,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 for (int s = 0; s < MOST; s++) {
                     if (n != m * MOST + s) continue;
                     if (!FORWARD) put<0>(terms, set + 2 * SHAPE::PIECE, row, m, 4 * s, sum[m]);
-                    else if (call.activation.interleaved) put<4>(terms, set, row, m, 8 * s, sum[m]);
+                    else if (call.epilogue.activation.interleaved) put<4>(terms, set, row, m, 8 * s, sum[m]);
                     else if (narrow(item)) put<SHAPE::NARROW / 16>(terms, set, row, m, 4 * s, sum[m]);
                     else put<SHAPE::COLS / 16>(terms, set, row, m, 4 * s, sum[m]);
                 }
@@ -679,8 +681,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                   int col, float scale) const {
         if (col >= call.call.desc.d.shape.cols) return;
         const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
-        if (call.row_sums && lane() < 16 && line < item.lines)
-            call.row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
+        if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
+            call.epilogue
+                .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
                 sum;
     }
 };

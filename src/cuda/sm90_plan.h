@@ -223,7 +223,7 @@ template <int OP> struct tegroup_impl_sm90_fused {
 
 /* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
  * launch. The plan stays as it is. */
-static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error) {
     typedef tegroup_impl_sm90_fused<1>::shape forward;
     typedef tegroup_impl_sm90_fused<2>::shape gradient;
@@ -233,7 +233,8 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
                                      : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
                              : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
                                      : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
-    *kernel = (uint64_t)(uintptr_t)chosen;
+    kernel->function = (uint64_t)(uintptr_t)chosen;
+    kernel->blocks = plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
     return tegroup_impl_cuda_status(
         cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
         "the kernel's attributes must be readable", error);
@@ -261,14 +262,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
     const tegroup_activation_desc *activation = &epilogue->activation;
     const int halves = !activation->interleaved, gradient = desc->op == TEGROUP_OP_DGRAD;
     CUtensorMap *ups = halves ? &call->ups : NULL, *c_ups = halves ? &call->c_ups : NULL;
-    call->keeps_d = epilogue->keeps_d;
-    call->activation = *activation;
-    call->activation.alpha = tegroup_impl_alpha(activation->alpha);
-    call->activation.limit = tegroup_impl_limit(activation->limit);
-    call->activation.row_scale = tegroup_impl_cuda_matrix(&activation->row_scale);
-    call->activates_again = gradient && epilogue->activates_again;
-    if (gradient && epilogue->gradient.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        call->row_sums = (float *)desc->d.data;
+    call->epilogue = tegroup_impl_gpu_epilogue_of(desc, epilogue);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(
         plan, desc, gradient ? &epilogue->gradient.grad_input : &activation->input, TEGROUP_IMPL_D,
         &call->map[TEGROUP_IMPL_D], ups, &call->shift[TEGROUP_IMPL_D], error));
@@ -277,7 +271,7 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
-    if (gradient && !call->activates_again) return TEGROUP_OK;
+    if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
 }
@@ -290,7 +284,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;

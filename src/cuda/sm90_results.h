@@ -16,8 +16,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_terms {
     static __device__ __forceinline__ int64_t column(const tegroup_impl_sm90_call &call,
                                                      const tegroup_impl_sm90_item &item, int i) {
         const int half = item.cols / 2;
-        if (!SHAPE::ACTIVATES || call.activation.interleaved) return item.j0 + i;
-        return item.j0 / 2 + i % half + i / half * call.activation.output.cols;
+        if (!SHAPE::ACTIVATES || call.epilogue.activation.interleaved) return item.j0 + i;
+        return item.j0 / 2 + i % half + i / half * call.epilogue.activation.output.cols;
     }
     __device__ __forceinline__ tegroup_impl_sm90_terms(const tegroup_impl_sm90_call &call,
                                                        const tegroup_impl_sm90_item &item, int first_line) {
@@ -90,7 +90,7 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
 template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
-    const tegroup_activation_desc &f = call.activation;
+    const tegroup_activation_desc &f = call.epilogue.activation;
     const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
@@ -127,6 +127,7 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
         }
     }
 }
+
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 static __device__ __forceinline__ void tegroup_impl_sm90_load_chunk(uint32_t from, uint32_t (&word)[4]) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -147,7 +148,7 @@ template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, float scale) {
     const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-    const float alpha = (float)call.activation.alpha, limit = (float)call.activation.limit;
+    const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
                                ? set + (uint32_t)(chunk / 2 * PIECE) + tegroup_impl_sm90_in_piece(row, chunk % 2 * 2)
@@ -155,68 +156,33 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
                    second = INTERLEAVED ? first ^ 16 : first + PIECE,
                    activated = set + 2 * PIECE + tegroup_impl_sm90_in_piece(row, chunk);
     float sum = 0;
-#pragma unroll
+#pragma unroll 1
     for (int from = 0; from < 16; from += 8) {
         const uint32_t down = (uint32_t)(from * 64);
         const float by = __shfl_sync(0xffffffffu, scale, from + lane / 4);
         uint32_t x[2][4], y[4];
-        float part[2] = {0, 0};
         tegroup_impl_sm90_load_chunk(first + down, x[0]);
         tegroup_impl_sm90_load_chunk(second + down, x[1]);
         tegroup_impl_sm90_load_chunk(activated + down, y);
-#pragma unroll
-        for (int i = 0; i < 4;
-             i++) { /* words: two columns of y, which are a word of gates and one of ups, or two of both */
-            uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
-                     &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
-            const float low[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_low_half(two, bf16)},
-                        high[2] = {tegroup_impl_high_half(one, bf16), tegroup_impl_high_half(two, bf16)},
-                        dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
-            float gate[2], up[2], value[2];
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
-                                                            INTERLEAVED ? low[j]
-                                                            : j         ? high[0]
-                                                                        : low[0],
-                                                            INTERLEAVED ? high[j]
-                                                            : j         ? high[1]
-                                                                        : low[1],
-                                                            __fmul_rn(by, dy[j]), &gate[j], &up[j]);
-                part[INTERLEAVED ? i / 2 : 0] = __fmaf_rn(dy[j], value[j], part[INTERLEAVED ? i / 2 : 0]);
-            }
-            one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
-            two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
-            y[i] = tegroup_impl_two_halves(__fmul_rn(by, value[0]), __fmul_rn(by, value[1]), bf16);
-        }
+        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, bf16, by, x, y);
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
-        const float all = tegroup_impl_tree(INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0], 4, 32),
-                    its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
+        const float all = tegroup_impl_tree(part, 4, 32), its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
         if (lane / 8 == from / 8) sum = its;
     }
     return sum;
 }
 #endif
 
-/* By the kind that the call has: CALL(kind). */
-#define TEGROUP_IMPL_SM90_BY_KIND(CALL)                                                                                \
-    switch (call.activation.activation) {                                                                              \
-    case TEGROUP_ACTIVATION_GEGLU: CALL(TEGROUP_ACTIVATION_GEGLU) break;                                               \
-    case TEGROUP_ACTIVATION_GEGLU_TANH: CALL(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
-    case TEGROUP_ACTIVATION_REGLU: CALL(TEGROUP_ACTIVATION_REGLU) break;                                               \
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: CALL(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
-    default: CALL(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
-    }
-
 template <int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
                                                                   int line, float scale) {
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (call.activation.interleaved) tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);      \
+    if (call.epilogue.activation.interleaved)                                                                          \
+        tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);                                   \
     else tegroup_impl_sm90_activate_lines<kind, false, PIECE>(call, set, line, scale);
-    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+    TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 }
 
@@ -225,14 +191,13 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
                                                                         uint32_t set, int line, float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (call.activation.interleaved)                                                                                   \
+    if (call.epilogue.activation.interleaved)                                                                          \
         return tegroup_impl_sm90_differentiate_lines<kind, true, PIECE>(call, set, line, scale);                       \
     return tegroup_impl_sm90_differentiate_lines<kind, false, PIECE>(call, set, line, scale);
-    TEGROUP_IMPL_SM90_BY_KIND(TEGROUP_IMPL_CALL)
+    TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else
     return 0;
 #endif
 }
-#undef TEGROUP_IMPL_SM90_BY_KIND
 #endif

@@ -37,13 +37,9 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
-    /* An activation of gates and ups in the epilogue; of a data gradient, its gradient. */
-    tegroup_activation_desc activation; /* its output, row_scale and kind */
-    int32_t keeps_d;                    /* forward: D is wanted, too */
-    int32_t activates_again;            /* gradient: the output is wanted, too */
-    float *row_sums;          /* gradient: [ceil(cols / 32)][rows] of gradient times result; NULL: not wanted */
+    tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
-    /* Of its output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
+    /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
     CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */

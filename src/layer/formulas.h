@@ -149,6 +149,16 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
+/* The same for the kinds with a gate. */
+#define TEGROUP_IMPL_BY_GATED(kind, BODY)                                                                              \
+    switch (kind) {                                                                                                    \
+    case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
+    case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
+    case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
+    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
+    default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
+    }
+
 /* @each-real */
 /* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
  * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */

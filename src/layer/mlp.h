@@ -19,7 +19,7 @@ static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const teg
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
-    uint64_t kernel;                           /* of the product that has it */
+    tegroup_fused_kernel kernel;               /* of the product that has it */
     tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
     int keeps_d;                               /* forward: D is wanted, too */
     int activates_again;                       /* gradient: activation.output is wanted, too */
@@ -27,7 +27,7 @@ typedef struct tegroup_impl_epilogue {
 } tegroup_impl_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, uint64_t *kernel,
+static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_impl_epilogue *epilogue,
@@ -42,8 +42,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     tegroup_linear_desc fc1, fc2;
     tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC1, &fc1);
     tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC2, &fc2);
-    if (product->backend != TEGROUP_BACKEND_SM90)
-        return "must not be REQUIRED: only SM90 has products with an activation in their epilogue";
+    if (product->backend != TEGROUP_BACKEND_SM90 && product->backend != TEGROUP_BACKEND_PORTABLE)
+        return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
     if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
@@ -57,18 +57,19 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
     return NULL;
 }
 
-/* Which steps an epilogue takes over: the one place that knows of fused products. Their kernels have tiles of 128 lines alone, and
- * are the slower ones where groups have fewer rows. */
+/* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone, and are the
+ * slower ones where groups have fewer rows; PORTABLE's, which do not multiply meanwhile, gain nothing, and run when they must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
-                                                   tegroup_op op, uint32_t bit, uint32_t *fused, uint64_t *kernel,
-                                                   tegroup_error *error) {
+                                                   tegroup_op op, uint32_t bit, uint32_t *fused,
+                                                   tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows;
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
-    if (why || desc->fusion == TEGROUP_FUSION_NEVER || (!required && rows / 128 <= desc->input.shape.groups))
+    if (why || desc->fusion == TEGROUP_FUSION_NEVER) return TEGROUP_OK;
+    if (!required && (product->backend != TEGROUP_BACKEND_SM90 || rows / 128 <= desc->input.shape.groups))
         return TEGROUP_OK;
     *fused |= bit;
     (void)kernel; /* of a build without them */
@@ -308,15 +309,16 @@ static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_mlp_plan
     *fused = (plan->fused & bit) != 0;
     TEGROUP_IMPL_RULE(desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
                       "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
-    TEGROUP_IMPL_RULE(!*fused || product->plan->backend == TEGROUP_BACKEND_SM90, ERROR_PLAN, "plan",
-                      "must have the product that was fused", TEGROUP_BACKEND_SM90, product->plan->backend);
+    TEGROUP_IMPL_RULE(
+        !*fused || product->plan->backend == TEGROUP_BACKEND_SM90 || product->plan->backend == TEGROUP_BACKEND_PORTABLE,
+        ERROR_PLAN, "plan", "must have the product that was fused", TEGROUP_BACKEND_SM90, product->plan->backend);
     return TEGROUP_OK;
 }
 /* What an epilogue has to do with and no product checks. */
 static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
                                                              tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
-                      "must be 16-byte aligned for TMA", 16, (uintptr_t)m->data % 16);
+                      "must be 16-byte aligned for an epilogue", 16, (uintptr_t)m->data % 16);
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,

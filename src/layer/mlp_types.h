@@ -102,12 +102,18 @@ typedef struct tegroup_mlp_desc {
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
                                     runs, and likewise */
 
+/* What is launched in place of a product's own kernel. */
+typedef struct tegroup_fused_kernel {
+    uint64_t function; /* address, in the unit that made the plan */
+    uint64_t blocks;
+} tegroup_fused_kernel;
+
 /* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
  * those of the capacity. */
 typedef struct tegroup_mlp_plan {
     size_t             struct_size;
     uint32_t           magic;
-    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 has both                                  */
+    uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
@@ -116,6 +122,6 @@ typedef struct tegroup_mlp_plan {
     tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
     tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
-    uint64_t           activated_kernel; /* FUSED_FORWARD: what is launched in place of fc1.forward's kernel     */
-    uint64_t           gradient_kernel;  /* FUSED_DGRAD: what is launched in place of fc2.dgrad's                */
+    tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
+    tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
 } tegroup_mlp_plan;

@@ -1,4 +1,4 @@
-/* nvcc -std=c++17 -O3 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_mlp.cu -o bench_mlp -lcublas */
+/* nvcc -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_mlp.cu -o bench_mlp -lcublas */
 
 /* A grouped MLP with activations in epilogues beside the same with kernels of their own: the layers of public models (shapes.json has
  * their products), BF16, SwiGLU, even groups and uneven ones, row probabilities and their gradient.
@@ -7,9 +7,10 @@
  *   forward     of training: it keeps preactivation, and activated is computed again
  *   gradient    what dgrad does without fc1's: fc2's dgrad, gradient of the activation, row sums, activated again; beside a dense
  *               GEMM of as many FLOPs by cuBLAS
+ *   dgrad       all of it, fc1's dgrad too
  *   step        forward, dgrad, wgrad
  *
- * Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
+ * Arguments: interleaved, portable. Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
  * Operands are random normal numbers. */
 #include <math.h>
 #include <cublas_v2.h>
@@ -29,8 +30,8 @@
         }                                                                                                              \
     } while (0)
 
-enum { INFERENCE, FORWARD, GRADIENT, STEP, WORKS, DENSE = 2 * WORKS, CONTESTANTS, ROUNDS = 15 };
-static const char *const works[WORKS] = {"inference", "forward", "gradient", "step"};
+enum { INFERENCE, FORWARD, GRADIENT, BACKWARD, STEP, WORKS, DENSE = 2 * WORKS, CONTESTANTS, ROUNDS = 15 };
+static const char *const works[WORKS] = {"inference", "forward", "gradient", "dgrad", "step"};
 static tegroup_error error;
 static char text[2048];
 
@@ -66,8 +67,12 @@ static void *normal(int64_t count, float scale) {
     return p;
 }
 
-int main(int arguments, char **) {
-    const int interleaved = arguments > 1; /* any argument: gate, up, gate, up ... */
+int main(int count_of_arguments, char **arguments) {
+    int interleaved = 0, portable = 0; /* gate, up, gate, up ...; the backend for every GPU */
+    for (int i = 1; i < count_of_arguments; i++) {
+        interleaved |= strcmp(arguments[i], "interleaved") == 0;
+        portable |= strcmp(arguments[i], "portable") == 0;
+    }
     char *flush;
     unsigned long long *found, differences;
     cudaEvent_t begin, end;
@@ -77,7 +82,7 @@ int main(int arguments, char **) {
     MUST(cudaEventCreate(&end));
     cublasHandle_t cublas;
     MUST(cublasCreate(&cublas));
-    double mean[WORKS] = {0, 0, 0, 0};
+    double mean[WORKS] = {0};
     int count = 0;
     printf("%-12s %-7s %-10s %10s %10s %7s\n", "layer", "split", "work", "unfused us", "fused us", "ratio");
     for (const layer &l : layers)
@@ -127,6 +132,7 @@ int main(int arguments, char **) {
             };
             base.activation = TEGROUP_ACTIVATION_SWIGLU;
             base.interleaved = interleaved;
+            if (portable) base.backend = TEGROUP_BACKEND_PORTABLE;
             base.fc1.weight = tensor(each, 2 * l.h, l.d, normal(l.groups * 2 * l.h * l.d, 1 / sqrtf((float)l.d)));
             base.fc2.weight = tensor(each, l.d, l.h, normal(l.groups * l.h * l.d, 1 / sqrtf((float)l.h)));
             base.input = tensor(rows, l.rows, l.d, normal(l.rows * l.d, 1));
@@ -160,7 +166,7 @@ int main(int arguments, char **) {
                 w.dgrad_out = tensor(rows, l.rows, l.d, device(l.rows * l.d * 2));
                 w.fc1.main_grad = tensor(each, 2 * l.h, l.d, device(l.groups * 2 * l.h * l.d * 2));
                 w.fc2.main_grad = tensor(each, l.d, l.h, device(l.groups * l.h * l.d * 2));
-                mlp[FORWARD][fused] = mlp[STEP][fused] = w;
+                mlp[FORWARD][fused] = mlp[BACKWARD][fused] = mlp[STEP][fused] = w;
                 for (int work = 0; work < WORKS; work++) {
                     MUST(tegroup_mlp_plan_make(&mlp[work][fused], nullptr, &plan[work][fused], &error));
                     most = std::max(most, (size_t)std::max(plan[work][fused].workspace.total_bytes, plan[work][fused].wgrad_workspace.total_bytes));
@@ -181,8 +187,8 @@ int main(int arguments, char **) {
                 const tegroup_mlp_plan *p = &plan[work][fused];
                 w.workspace = workspace;
                 w.workspace_bytes = most;
-                if (work != GRADIENT) MUST(tegroup_mlp_forward(p, &w, 0, &error));
-                if (work == GRADIENT || work == STEP) MUST(tegroup_mlp_dgrad(p, &w, 0, &error));
+                if (work != GRADIENT && work != BACKWARD) MUST(tegroup_mlp_forward(p, &w, 0, &error));
+                if (work == GRADIENT || work == BACKWARD || work == STEP) MUST(tegroup_mlp_dgrad(p, &w, 0, &error));
                 if (work == STEP) MUST(tegroup_mlp_wgrad(p, &w, 0, &error));
             };
             for (int which : {(int)STEP * 2, (int)STEP * 2 + 1}) run(which); /* there is a preactivation from here on */

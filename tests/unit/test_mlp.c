@@ -296,9 +296,12 @@ UTEST(mlp, fusion_of_another_machine) {
     ASSERT_EQ(plan.fused, 0u);
 
     d.fusion = TEGROUP_FUSION_REQUIRED;
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    ampere.built = 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED, ampere.sm = 100, ampere.cublaslt_version = 131000;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("fusion", error.field);
-    ASSERT_TRUE(strstr(error.rule, "only SM90") != NULL);
+    ASSERT_TRUE(strstr(error.rule, "only SM90 and PORTABLE") != NULL);
     d.activation = TEGROUP_ACTIVATION_RELU_SQUARED, d.fc1.weight.shape.rows = 48;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "a gate and an up") != NULL);
