@@ -4969,7 +4969,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
-/* The same for the kinds with a gate. */
+/* The same for the kinds with a gate, and for those without. */
 #define TEGROUP_IMPL_BY_GATED(kind, BODY)                                                                              \
     switch (kind) {                                                                                                    \
     case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
@@ -4977,6 +4977,16 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
+    }
+
+#define TEGROUP_IMPL_BY_PLAIN(kind, BODY)                                                                              \
+    switch (kind) {                                                                                                    \
+    case TEGROUP_ACTIVATION_GELU: BODY(TEGROUP_ACTIVATION_GELU) break;                                                 \
+    case TEGROUP_ACTIVATION_GELU_TANH: BODY(TEGROUP_ACTIVATION_GELU_TANH) break;                                       \
+    case TEGROUP_ACTIVATION_RELU: BODY(TEGROUP_ACTIVATION_RELU) break;                                                 \
+    case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
+    default: BODY(TEGROUP_ACTIVATION_SILU) break;                                                                      \
     }
 
 /* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and

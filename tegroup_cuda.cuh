@@ -747,7 +747,7 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
 }
 
 /* A thread reads a step of every operand before it writes there, so grad_input may be input. */
-template <typename ACCESS, bool INTERLEAVED>
+template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
     typedef typename ACCESS::real real;
@@ -756,7 +756,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
     const int64_t steps = desc.grad_output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
-    const bool gated = tegroup_impl_gated(desc.activation),
+    const bool gated = ACCESS::lanes == 1 ? (bool)tegroup_impl_gated(desc.activation) : GATED,
                wants_sum = desc.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET;
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
@@ -796,7 +796,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
             tegroup_impl_activation_grad(kind, alpha, limit, both[g], both[u], scale * grad[i], &out[g], &out[u]);     \
         part = fma(grad[i], value, part);                                                                              \
     }
-                        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
                     }
                     pairs::store(desc.grad_input, row, c, steps, gated, out);
@@ -830,8 +831,10 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     d.grad_input = tegroup_impl_cuda_matrix(&desc->grad_input);
     d.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_grad_kernel<__VA_ARGS__, true>           \
-                                                    : tegroup_impl_activation_grad_kernel<__VA_ARGS__, false>,         \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_grad_kernel<__VA_ARGS__, true, true>     \
+                                  : tegroup_impl_gated(desc->activation)                                               \
+                                      ? tegroup_impl_activation_grad_kernel<__VA_ARGS__, false, true>                  \
+                                      : tegroup_impl_activation_grad_kernel<__VA_ARGS__, false, false>,                \
                                   &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
