@@ -27,11 +27,12 @@
  *   [17] Hopper GEMM: what becomes of sums
  *   [18] Hopper GEMM: the kernel
  *   [19] Hopper GEMM: plan and launch
- *   [20] Portable GEMM kernels
- *   [21] Portable GEMM: the FP32 kernel
- *   [22] Portable GEMM: plan and launch
- *   [23] GPU backends: plan, check and run
- *   [24] GPU backends: choosing an algorithm
+ *   [20] Portable GEMM: tiles
+ *   [21] Portable GEMM: the kernels
+ *   [22] Portable GEMM: the FP32 kernel
+ *   [23] Portable GEMM: plan and launch
+ *   [24] GPU backends: plan, check and run
+ *   [25] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -839,6 +840,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+
 /* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
@@ -3445,9 +3447,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                                               : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
     }
+    /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
-        return header ? (int32_t)header->rows_max : INT32_MAX;
+        return header ? (int32_t)header->rows_max : 0;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
@@ -4788,6 +4791,10 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
+    if (halves && !gradient)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                                  tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call->narrow_b,
+                                                  &call->shift[TEGROUP_IMPL_B], error));
     if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
@@ -4801,7 +4808,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
+                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
@@ -4829,13 +4837,6 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-#if TEGROUP_IMPL_FUSED_KERNELS
-    if (halves && forward) { /* gates, then ups; and of narrow tiles, in a box of theirs */
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                               tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call, error));
-        call.narrow_b = call.map[TEGROUP_IMPL_B];
-    }
-#endif
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
@@ -4850,10 +4851,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]),
-                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)shared_bytes, stream),
-        "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks),
+                                                               dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
+                                                               (size_t)shared_bytes, stream),
+                                              "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 
@@ -4864,7 +4865,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 #endif /* TEGROUP_NO_SM90 */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [20] Portable GEMM kernels ==== */
+/* ==== [20] Portable GEMM: tiles ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -5108,6 +5109,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     }
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
+
+/* ==== [21] Portable GEMM: the kernels ==== */
 
 /* ---- storing ---- */
 
@@ -5621,7 +5624,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [21] Portable GEMM: the FP32 kernel ==== */
+/* ==== [22] Portable GEMM: the FP32 kernel ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -5672,7 +5675,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [22] Portable GEMM: plan and launch ==== */
+/* ==== [23] Portable GEMM: plan and launch ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -5855,7 +5858,7 @@ static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_ge
 #endif
 #endif /* TEGROUP_NO_PORTABLE */
 
-/* ==== [23] GPU backends: plan, check and run ==== */
+/* ==== [24] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -5979,7 +5982,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [24] GPU backends: choosing an algorithm ==== */
+/* ==== [25] GPU backends: choosing an algorithm ==== */
 
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {

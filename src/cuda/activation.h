@@ -322,6 +322,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
+
 /* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;

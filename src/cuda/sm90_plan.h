@@ -271,6 +271,10 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
+    if (halves && !gradient)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                                  tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call->narrow_b,
+                                                  &call->shift[TEGROUP_IMPL_B], error));
     if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
@@ -284,7 +288,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
     int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
+                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
@@ -312,13 +317,6 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-#if TEGROUP_IMPL_FUSED_KERNELS
-    if (halves && forward) { /* gates, then ups; and of narrow tiles, in a box of theirs */
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                               tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call, error));
-        call.narrow_b = call.map[TEGROUP_IMPL_B];
-    }
-#endif
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
@@ -333,10 +331,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS]),
-                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)shared_bytes, stream),
-        "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks),
+                                                               dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
+                                                               (size_t)shared_bytes, stream),
+                                              "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 

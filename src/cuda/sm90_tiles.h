@@ -176,9 +176,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                                               : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
     }
+    /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
-        return header ? (int32_t)header->rows_max : INT32_MAX;
+        return header ? (int32_t)header->rows_max : 0;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;

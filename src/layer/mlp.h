@@ -69,7 +69,8 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
     if (why || desc->fusion == TEGROUP_FUSION_NEVER) return TEGROUP_OK;
-    if (!required && (product->backend != TEGROUP_BACKEND_SM90 || rows / 128 <= desc->input.shape.groups))
+    if (!required
+        && (product->backend != TEGROUP_BACKEND_SM90 || rows <= tegroup_impl_mul(128, desc->input.shape.groups)))
         return TEGROUP_OK;
     *fused |= bit;
     (void)kernel; /* of a build without them */

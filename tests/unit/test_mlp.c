@@ -294,6 +294,10 @@ UTEST(mlp, fusion_of_another_machine) {
     d.fusion = TEGROUP_FUSION_AUTO;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
     ASSERT_EQ(plan.fused, 0u);
+    d.input.shape.rows = d.out.shape.rows = 513; /* more than 128 rows a group */
+    ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    d.input.shape.rows = d.out.shape.rows = 512;
 
     d.fusion = TEGROUP_FUSION_REQUIRED;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_OK);
