@@ -4862,6 +4862,15 @@ TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
 TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
     return x < -bound ? -bound : x > bound ? bound : x;
 }
+/* |x|, or what lies beyond every bound of the tail below; anything for NaN. */
+TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) {
+#if defined(__CUDA_ARCH__)
+    return fminf(fabsf(x), 15.0f);
+#else
+    return x > -15.0f && x < 15.0f ? fabsf(x) : 15.0f;
+#endif
+}
+TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return x > -40 && x < 40 ? fabs(x) : 40.0; }
 
 #if defined(__CUDA_ARCH__)
 /* 2^high (1 + low ln 2): the hardware's power of two is at most 2 ULP off, and 0 below 2^-126. */
@@ -4894,49 +4903,37 @@ TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
 }
 TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-/* exp(-x x / 2) for |x| <= 15, with what rounding takes from x x. Below 2^-126 it may be 0. */
-TEGROUP_IMPL_HD float tegroup_impl_gauss_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    const float square = __fmul_rn(x, x), rest = __fmaf_rn(x, x, -square),
-                high = __fmul_rn(square, -0.7213475108146667f);
-    float low = __fmaf_rn(square, -0.7213475108146667f, -high);
-    low = __fmaf_rn(square, -9.62981495563e-9f, low);
-    low = __fmaf_rn(rest, -0.7213475108146667f, low);
-    return tegroup_impl_power(high, low, 0.0f);
+/* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential taken
+ * out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev nodes, 0.5
+ * units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is taken as it is
+ * and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t / 8 + 4 (every float
+ * was tried, on host and device); in double as erfc and exp are. half: t is a half, widened, and t t is not rounded. */
+TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
+#if defined(__CUDA_ARCH__) /* high + low is -0.7213475... t t, with what rounding takes from t t */
+    const float square = __fmul_rn(t, t), high = __fmul_rn(square, -0.7213475108146667f),
+                rest = __fmaf_rn(square, -0.7213475108146667f, -high),
+                low = half ? rest : __fmaf_rn(__fmaf_rn(t, t, -square), -0.7213475108146667f, rest),
+                gauss = tegroup_impl_power(high, low, 0.0f), q = tegroup_impl_reciprocal(__fadd_rn(t, 3.75f));
 #else
-    return (float)exp(-0.5 * x * x);
+    const float gauss = (float)exp2(-(double)0.7213475108146667f * t * t), q = 1.0f / (t + 3.75f);
 #endif
-}
-
-/* The standard normal distribution function and its density. With t = |x| and the density's exponential taken out, what is
- * left of the tail is smooth in (t - 4) / (t + 4): in float a polynomial through Chebyshev nodes, 0.3 units of roundoff off
- * up to t = 15, beyond which the tail is 0. The tail is taken as it is and never as 1 minus the rest: it keeps its digits.
- * In float at most 10 ULP off, the density 4 (every float was tried, on host and device); in double as erfc and exp are. */
-TEGROUP_IMPL_HD float tegroup_impl_normal_f32(float x, float *density) {
-    const float t = fabsf(tegroup_impl_bounded_f32(x, 15.0f)), gauss = tegroup_impl_gauss_f32(t);
-#if defined(__CUDA_ARCH__)
-    const float q = tegroup_impl_reciprocal(__fadd_rn(t, 4.0f));
-#else
-    const float q = 1.0f / (t + 4.0f);
-#endif
-    const float y = tegroup_impl_fma_f32(q, -8.0f, 1.0f);
-    float p = -1.255583920283243e-4f;
-    p = tegroup_impl_fma_f32(p, y, 1.8899652059189975e-4f);
-    p = tegroup_impl_fma_f32(p, y, 1.5668816631659865e-3f);
-    p = tegroup_impl_fma_f32(p, y, -3.5209727939218283e-3f);
-    p = tegroup_impl_fma_f32(p, y, -7.525402586907148e-3f);
-    p = tegroup_impl_fma_f32(p, y, 6.040618568658829e-2f);
-    p = tegroup_impl_fma_f32(p, y, -1.8652330338954926e-1f);
-    p = tegroup_impl_fma_f32(p, y, 3.8713669776916504e-1f);
-    p = tegroup_impl_fma_f32(p, y, -6.078965663909912e-1f);
-    p = tegroup_impl_fma_f32(p, y, 7.552851438522339e-1f);
-    p = tegroup_impl_mul_f32(tegroup_impl_mul_f32(p, q), gauss);
+    const float y = tegroup_impl_fma_f32(q, -7.5f, 1.0f);
+    float p = 4.491023428272456e-4f;
+    p = tegroup_impl_fma_f32(p, y, 5.185334011912346e-4f);
+    p = tegroup_impl_fma_f32(p, y, -4.1710506193339825e-3f);
+    p = tegroup_impl_fma_f32(p, y, 1.192011870443821e-3f);
+    p = tegroup_impl_fma_f32(p, y, 3.7490565329790115e-2f);
+    p = tegroup_impl_fma_f32(p, y, -1.5151989459991455e-1f);
+    p = tegroup_impl_fma_f32(p, y, 3.529394865036011e-1f);
+    p = tegroup_impl_fma_f32(p, y, -5.881885886192322e-1f);
+    p = tegroup_impl_fma_f32(p, y, 7.502939701080322e-1f);
     *density = tegroup_impl_mul_f32(gauss, 0.3989422804014327f);
-    return x > 0 ? 1.0f - p : p;
+    return tegroup_impl_mul_f32(tegroup_impl_mul_f32(p, q), gauss);
 }
-TEGROUP_IMPL_HD double tegroup_impl_normal_f64(double x, double *density) {
-    *density = 0.3989422804014327 * exp(-0.5 * x * x);
-    return 0.5 * erfc(-0.7071067811865476 * x);
+TEGROUP_IMPL_HD double tegroup_impl_tail_f64(double t, int half, double *density) {
+    (void)half;
+    *density = 0.3989422804014327 * exp(-0.5 * t * t);
+    return 0.5 * erfc(0.7071067811865476 * t);
 }
 
 /* Gate and up in pairs, or one input an output? */
@@ -4991,13 +4988,14 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
  * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */
-TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, float alpha, float x, float *slope) {
+TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     switch (tegroup_impl_curve_of(kind)) {
     case TEGROUP_ACTIVATION_GEGLU:
-        s = tegroup_impl_normal_f32(x, &density);
-        *slope = tegroup_impl_fma_f32(x, density, s);
-        return tegroup_impl_mul_f32(x, s);
+        w = tegroup_impl_magnitude_f32(x);
+        s = tegroup_impl_tail_f32(w, half, &density);
+        *slope = tegroup_impl_fma_f32(x, density, x > 0 ? (float)1 - s : s);
+        return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (float)0 : (float)1; return x <= 0 ? (float)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
@@ -5022,34 +5020,36 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, float alph
     return x;
 }
 
-/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
+/* What the kind gives for a gate (half: which is a half, widened) and an up, which is not looked at without one; and, the other way, the gradients of both
  * from that of the result, returning the result again. alpha and limit are the clamped kind's. A comparison that NaN decides
  * takes it for inside, so NaN shows. */
-TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, float alpha, float limit, float gate,
-                                                       float up, float grad, float *grad_gate, float *grad_up) {
+TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
+                                                       float gate, float up, float grad, float *grad_gate, float *grad_up) {
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
               up_out = clamps && (up > limit || up < -limit);
-    float slope, value = tegroup_impl_curve_f32(kind, alpha, gate_out ? limit : gate, &slope);
+    float slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
     if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (float)1;
     *grad_gate = gate_out ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
     *grad_up = up_out ? (float)0 : tegroup_impl_mul_f32(grad, value);
     return tegroup_impl_mul_f32(value, up);
 }
-TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, float alpha, float limit, float gate, float up) {
+TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int half, float alpha, float limit, float gate,
+                                                  float up) {
     float grad_gate, grad_up;
-    return tegroup_impl_activation_grad_f32(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
+    return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
 /* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
  * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */
-TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, double alpha, double x, double *slope) {
+TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     switch (tegroup_impl_curve_of(kind)) {
     case TEGROUP_ACTIVATION_GEGLU:
-        s = tegroup_impl_normal_f64(x, &density);
-        *slope = tegroup_impl_fma_f64(x, density, s);
-        return tegroup_impl_mul_f64(x, s);
+        w = tegroup_impl_magnitude_f64(x);
+        s = tegroup_impl_tail_f64(w, half, &density);
+        *slope = tegroup_impl_fma_f64(x, density, x > 0 ? (double)1 - s : s);
+        return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (double)0 : (double)1; return x <= 0 ? (double)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
@@ -5074,23 +5074,24 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, double al
     return x;
 }
 
-/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
+/* What the kind gives for a gate (half: which is a half, widened) and an up, which is not looked at without one; and, the other way, the gradients of both
  * from that of the result, returning the result again. alpha and limit are the clamped kind's. A comparison that NaN decides
  * takes it for inside, so NaN shows. */
-TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, double alpha, double limit, double gate,
-                                                       double up, double grad, double *grad_gate, double *grad_up) {
+TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
+                                                       double gate, double up, double grad, double *grad_gate, double *grad_up) {
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
               up_out = clamps && (up > limit || up < -limit);
-    double slope, value = tegroup_impl_curve_f64(kind, alpha, gate_out ? limit : gate, &slope);
+    double slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
     if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (double)1;
     *grad_gate = gate_out ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
     *grad_up = up_out ? (double)0 : tegroup_impl_mul_f64(grad, value);
     return tegroup_impl_mul_f64(value, up);
 }
-TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, double alpha, double limit, double gate, double up) {
+TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int half, double alpha, double limit, double gate,
+                                                  double up) {
     double grad_gate, grad_up;
-    return tegroup_impl_activation_grad_f64(kind, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
+    return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
 /* ==== [37] Activations ==== */
@@ -5131,7 +5132,7 @@ static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc
         tegroup_impl_load_row_f32(in->dtype, x, step * at, step, n, gate);
         if (gated) tegroup_impl_load_row_f32(in->dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f32(kind, alpha, limit, gate[j], up[j]);
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f32(kind, 0, alpha, limit, gate[j], up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         tegroup_impl_store_row_f32(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
@@ -5156,8 +5157,8 @@ static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation
         tegroup_impl_load_row_f32(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
-        value[j] =                                                                                                     \
-            tegroup_impl_activation_grad_f32(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        value[j] = tegroup_impl_activation_grad_f32(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
+                                                     &up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_f32(grad, value, n, sum);
@@ -5187,7 +5188,7 @@ static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc
         tegroup_impl_load_row_f64(in->dtype, x, step * at, step, n, gate);
         if (gated) tegroup_impl_load_row_f64(in->dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f64(kind, alpha, limit, gate[j], up[j]);
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_f64(kind, 0, alpha, limit, gate[j], up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         tegroup_impl_store_row_f64(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
@@ -5212,8 +5213,8 @@ static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation
         tegroup_impl_load_row_f64(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
-        value[j] =                                                                                                     \
-            tegroup_impl_activation_grad_f64(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        value[j] = tegroup_impl_activation_grad_f64(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
+                                                     &up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_f64(grad, value, n, sum);

@@ -1,20 +1,20 @@
 /* ---- Activation kernels ---- */
 
 /* @each-real */
-static __device__ __forceinline__ REAL tegroup_impl_activation(tegroup_activation kind, REAL alpha, REAL limit,
-                                                               REAL gate, REAL up) {
-    return tegroup_impl_activation_FSUF(kind, alpha, limit, gate, up);
+static __device__ __forceinline__ REAL tegroup_impl_activation(tegroup_activation kind, bool half, REAL alpha,
+                                                               REAL limit, REAL gate, REAL up) {
+    return tegroup_impl_activation_FSUF(kind, half, alpha, limit, gate, up);
 }
-static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_activation kind, REAL alpha, REAL limit,
-                                                                    REAL gate, REAL up, REAL grad, REAL *grad_gate,
-                                                                    REAL *grad_up) {
-    return tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate, up, grad, grad_gate, grad_up);
+static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_activation kind, bool half, REAL alpha,
+                                                                    REAL limit, REAL gate, REAL up, REAL grad,
+                                                                    REAL *grad_gate, REAL *grad_up) {
+    return tegroup_impl_activation_grad_FSUF(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 /* One by itself: never fast, and should at least be small. */
 static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, REAL alpha, REAL limit,
                                                                  REAL gate, REAL up, REAL grad, REAL *grad_gate,
                                                                  REAL *grad_up) {
-    return tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate, up, grad, grad_gate, grad_up);
+    return tegroup_impl_activation_grad_FSUF(kind, 0, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 /* @end */
 
@@ -35,26 +35,25 @@ template <typename ACCESS, bool INTERLEAVED, bool SPLIT = false> struct tegroup_
     static __device__ __forceinline__ int gate(int i) { return INTERLEAVED ? 2 * i : i; }
     static __device__ __forceinline__ int up(int i) { return INTERLEAVED ? 2 * i + 1 : count + i; }
 
-    __device__ __forceinline__ void load(const tegroup_matrix &m, int64_t row, int64_t c, int64_t steps, bool gated) {
-        const char *from = ACCESS::row(m, row);
+    __device__ __forceinline__ void load(const tegroup_matrix &m, const char *row, int64_t c, int64_t steps,
+                                         bool gated) {
         real ones[count];
 #pragma unroll
         for (int i = 0; i < count; i++) ones[i] = 1;
-        step[0] = ACCESS::load(m, from, at(c, steps, 0));
-        step[1] = gated ? ACCESS::load(m, from, at(c, steps, 1)) : ACCESS::pack(ones);
+        step[0] = ACCESS::load(m, row, at(c, steps, 0));
+        step[1] = gated ? ACCESS::load(m, row, at(c, steps, 1)) : ACCESS::pack(ones);
     }
     __device__ __forceinline__ void unpack(real *both) const {
         ACCESS::unpack(step[0], both);
         ACCESS::unpack(step[1], both + count);
     }
-    static __device__ __forceinline__ void store(const tegroup_matrix &m, int64_t row, int64_t c, int64_t steps,
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, char *row, int64_t c, int64_t steps,
                                                  bool gated, const real *both) {
-        char *to = ACCESS::row(m, row);
-        ACCESS::store(m, to, at(c, steps, 0), ACCESS::pack(both));
-        if (gated) ACCESS::store(m, to, at(c, steps, 1), ACCESS::pack(both + count));
+        ACCESS::store(m, row, at(c, steps, 0), ACCESS::pack(both));
+        if (gated) ACCESS::store(m, row, at(c, steps, 1), ACCESS::pack(both + count));
     }
-    static __device__ __forceinline__ one load_one(const tegroup_matrix &m, int64_t row, int64_t c) {
-        return ACCESS::load(m, ACCESS::row(m, row), c);
+    static __device__ __forceinline__ one load_one(const tegroup_matrix &m, const char *row, int64_t c) {
+        return ACCESS::load(m, row, c);
     }
     static __device__ __forceinline__ void unpack_one(one v, real *x) { ACCESS::unpack(v, x); }
 };
@@ -70,16 +69,16 @@ template <typename ACCESS> struct tegroup_impl_pairs<ACCESS, true, true> {
     static __device__ __forceinline__ int gate(int i) { return 2 * i; }
     static __device__ __forceinline__ int up(int i) { return 2 * i + 1; }
 
-    __device__ __forceinline__ void load(const tegroup_matrix &m, int64_t row, int64_t c, int64_t, bool) {
-        step = ACCESS::load(m, ACCESS::row(m, row), c);
+    __device__ __forceinline__ void load(const tegroup_matrix &m, const char *row, int64_t c, int64_t, bool) {
+        step = ACCESS::load(m, row, c);
     }
     __device__ __forceinline__ void unpack(real *both) const { ACCESS::unpack(step, both); }
-    static __device__ __forceinline__ void store(const tegroup_matrix &m, int64_t row, int64_t c, int64_t, bool,
+    static __device__ __forceinline__ void store(const tegroup_matrix &m, char *row, int64_t c, int64_t, bool,
                                                  const real *both) {
-        ACCESS::store(m, ACCESS::row(m, row), c, ACCESS::pack(both));
+        ACCESS::store(m, row, c, ACCESS::pack(both));
     }
-    static __device__ __forceinline__ one load_one(const tegroup_matrix &m, int64_t row, int64_t c) {
-        return ((const uint2 *)ACCESS::row(m, row))[c];
+    static __device__ __forceinline__ one load_one(const tegroup_matrix &, const char *row, int64_t c) {
+        return ((const uint2 *)row)[c];
     }
     static __device__ __forceinline__ void unpack_one(one v, real *x) {
         real full[2 * count];
@@ -96,7 +95,7 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
-template <typename ACCESS, bool INTERLEAVED>
+template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
     typedef typename ACCESS::real real;
@@ -105,38 +104,46 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
     const tegroup_impl_units units(desc.snapshot, desc.output.rows);
     const int64_t steps = desc.output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
-    const bool gated = tegroup_impl_gated(desc.activation);
+    const bool gated = ACCESS::lanes == 1 ? (bool)tegroup_impl_gated(desc.activation) : GATED;
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
         const int32_t rows = units.at(unit, &first);
         if (rows == 0) continue;
-        for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
+#pragma unroll 1
+        for (int from = 0; from < rows; from += pairs::together) {
+            const char *in[pairs::together];
+            char *out[pairs::together];
+            real scale[pairs::together];
 #pragma unroll
-            for (int from = 0; from < TEGROUP_IMPL_ROWS_UNIT; from += pairs::together) {
+            for (int r = 0; r < pairs::together; r++) { /* past the unit's rows its last one, read again */
+                const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
+                in[r] = ACCESS::row(desc.input, row);
+                out[r] = ACCESS::row(desc.output, row);
+                scale[r] = tegroup_impl_weight<real>(desc.row_scale, row, 0);
+            }
+            for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
                 pairs x[pairs::together];
-                if (from >= rows) break;
 #pragma unroll
-                for (int r = 0; r < pairs::together; r++) /* past the unit's rows its last one, read again */
-                    x[r].load(desc.input, first + tegroup_impl_min(from + r, rows - 1), c, steps, gated);
+                for (int r = 0; r < pairs::together; r++) x[r].load(desc.input, in[r], c, steps, gated);
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
                     if (from + r >= rows) break;
-                    const int64_t row = first + from + r;
-                    const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
                     real both[2 * count], y[count];
                     x[r].unpack(both);
                     if (ACCESS::lanes == 1) {
-                        y[0] = scale
+                        y[0] = scale[r]
                                * tegroup_impl_activation_call(desc.activation, alpha, limit, both[0], both[1], (real)0,
                                                               &both[0], &both[1]);
                     } else {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
-        scale * tegroup_impl_activation(kind, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
-                        TEGROUP_IMPL_BY_CURVE(desc.activation, TEGROUP_IMPL_LOOP)
+        scale[r]                                                                                                       \
+        * tegroup_impl_activation(kind, ACCESS::lanes == 8, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
+                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
                     }
-                    ACCESS::store(desc.output, ACCESS::row(desc.output, row), c, ACCESS::pack(y));
+                    ACCESS::store(desc.output, out[r], c, ACCESS::pack(y));
                 }
             }
         }
@@ -155,8 +162,10 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
     d.row_scale = tegroup_impl_cuda_matrix(&desc->row_scale);
     d.output = tegroup_impl_cuda_matrix(&desc->output);
 #define TEGROUP_IMPL_LAUNCH(...)                                                                                       \
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true>                \
-                                                    : tegroup_impl_activation_kernel<__VA_ARGS__, false>,              \
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_activation_kernel<__VA_ARGS__, true, true>          \
+                                  : tegroup_impl_gated(desc->activation)                                               \
+                                      ? tegroup_impl_activation_kernel<__VA_ARGS__, false, true>                       \
+                                      : tegroup_impl_activation_kernel<__VA_ARGS__, false, false>,                     \
                                   &d, width, __VA_ARGS__::lanes, units, stream, error);
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 2, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
@@ -173,8 +182,9 @@ static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, 
         const float low = tegroup_impl_low_half(one, bf16), high = tegroup_impl_high_half(one, bf16),
                     low2 = tegroup_impl_low_half(two, bf16), high2 = tegroup_impl_high_half(two, bf16);
         y[i] = tegroup_impl_two_halves(
-            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2)),
-            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2)), bf16);
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2)),
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2)),
+            bf16);
     }
 }
 
@@ -212,7 +222,7 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
         float gate[2], up[2], value[2], &sum = part[INTERLEAVED ? i / 2 : 0];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            value[j] = tegroup_impl_activation_grad_f32(KIND, alpha, limit,
+            value[j] = tegroup_impl_activation_grad_f32(KIND, 1, alpha, limit,
                                                         !INTERLEAVED ? a[j]
                                                         : j          ? b[0]
                                                                      : a[0],
@@ -256,8 +266,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
                     const int64_t row = first + tegroup_impl_min(from + r, rows - 1);
-                    x[r].load(desc.input, row, c, steps, gated);
-                    dy[r] = pairs::load_one(desc.grad_output, row, c);
+                    x[r].load(desc.input, ACCESS::row(desc.input, row), c, steps, gated);
+                    dy[r] = pairs::load_one(desc.grad_output, ACCESS::row(desc.grad_output, row), c);
                 }
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
@@ -275,15 +285,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
         const int g = pairs::gate(i), u = pairs::up(i);                                                                \
-        const real value =                                                                                             \
-            tegroup_impl_activation_grad(kind, alpha, limit, both[g], both[u], scale * grad[i], &out[g], &out[u]);     \
+        const real value = tegroup_impl_activation_grad(kind, ACCESS::lanes == 8, alpha, limit, both[g], both[u],      \
+                                                        scale * grad[i], &out[g], &out[u]);                            \
         part = fma(grad[i], value, part);                                                                              \
     }
                         if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
                         else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
                     }
-                    pairs::store(desc.grad_input, row, c, steps, gated, out);
+                    pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
                     if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
                     if (!gated || lane % (TEGROUP_IMPL_ROW_SUM_COLS / count) == 0) sum[from + r] += part;

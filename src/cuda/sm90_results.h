@@ -118,8 +118,8 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
             const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
                         low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
                         low2 = tegroup_impl_low_half(second[r], bf16), high2 = tegroup_impl_high_half(second[r], bf16);
-            const float y0 = tegroup_impl_activation_f32(KIND, alpha, limit, low, INTERLEAVED ? high : low2),
-                        y1 = tegroup_impl_activation_f32(KIND, alpha, limit, INTERLEAVED ? low2 : high, high2);
+            const float y0 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2),
+                        y1 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2);
             asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
                                                          + (uint32_t)((from + 2 * r) * 64 + 2 * PIECE)),
                          "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))

@@ -37,7 +37,7 @@ static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_des
         tegroup_impl_load_row_FSUF(in->dtype, x, step * at, step, n, gate);
         if (gated) tegroup_impl_load_row_FSUF(in->dtype, x, step * at + to_up, step, n, up);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_FSUF(kind, alpha, limit, gate[j], up[j]);
+    for (j = 0; j < n; j++) gate[j] = scale * tegroup_impl_activation_FSUF(kind, 0, alpha, limit, gate[j], up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         tegroup_impl_store_row_FSUF(out->dtype, tegroup_impl_matrix_row(out, row), at, 1, n, gate);
@@ -62,8 +62,8 @@ static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activatio
         tegroup_impl_load_row_FSUF(dy->dtype, tegroup_impl_matrix_row(dy, row), at, 1, n, grad);
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     for (j = 0; j < n; j++)                                                                                            \
-        value[j] =                                                                                                     \
-            tegroup_impl_activation_grad_FSUF(kind, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], &up[j]);
+        value[j] = tegroup_impl_activation_grad_FSUF(kind, 0, alpha, limit, gate[j], up[j], scale * grad[j], &gate[j], \
+                                                     &up[j]);
         TEGROUP_IMPL_BY_CURVE(desc->activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
         sum = tegroup_impl_dot_FSUF(grad, value, n, sum);

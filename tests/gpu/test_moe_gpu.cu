@@ -259,8 +259,8 @@ static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegro
     const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
     const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
     float grad_gate, grad_up;
-    tegroup_impl_activation_grad_f32(f.activation, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
-    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, alpha, limit, gate, up));
+    tegroup_impl_activation_grad_f32(f.activation, 0, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
+    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, 0, alpha, limit, gate, up));
     grad[g] = tegroup_impl_bf16_of_f32(grad_gate);
     if (gated) grad[u] = tegroup_impl_bf16_of_f32(grad_up);
 }
