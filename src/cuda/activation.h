@@ -11,12 +11,16 @@ static __device__ __forceinline__ REAL tegroup_impl_activation_grad(tegroup_acti
     return tegroup_impl_activation_grad_FSUF(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 /* One by itself: never fast, and should at least be small. */
-static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, REAL alpha, REAL limit,
-                                                                 REAL gate, REAL up, REAL grad, REAL *grad_gate,
-                                                                 REAL *grad_up) {
-    return tegroup_impl_activation_grad_FSUF(kind, 0, alpha, limit, gate, up, grad, grad_gate, grad_up);
+static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activation kind, bool half, REAL alpha,
+                                                                 REAL limit, REAL gate, REAL up, REAL grad,
+                                                                 REAL *grad_gate, REAL *grad_up) {
+    return tegroup_impl_activation_grad_FSUF(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 /* @end */
+
+static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
+    return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
+}
 
 /* What a thread holds of a row of gates and ups, and of the row of half as many elements beside it: two steps of the one, in
  * the order in which they lie there (halves: gates, then ups; interleaved: pairs), and one of the other. Without gates and
@@ -104,7 +108,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
     const tegroup_impl_units units(desc.snapshot, desc.output.rows);
     const int64_t steps = desc.output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
-    const bool gated = ACCESS::lanes == 1 ? (bool)tegroup_impl_gated(desc.activation) : GATED;
+    const bool gated = ACCESS::lanes == 1 ? (bool)tegroup_impl_gated(desc.activation) : GATED,
+               half = ACCESS::lanes == 1 ? tegroup_impl_halves(desc.input, desc.output) : ACCESS::lanes == 8;
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
         const int32_t rows = units.at(unit, &first);
@@ -132,13 +137,12 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
                     x[r].unpack(both);
                     if (ACCESS::lanes == 1) {
                         y[0] = scale[r]
-                               * tegroup_impl_activation_call(desc.activation, alpha, limit, both[0], both[1], (real)0,
-                                                              &both[0], &both[1]);
+                               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
+                                                              (real)0, &both[0], &both[1]);
                     } else {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
-        scale[r]                                                                                                       \
-        * tegroup_impl_activation(kind, ACCESS::lanes == 8, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
+        scale[r] * tegroup_impl_activation(kind, half, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
                         if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
                         else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
 #undef TEGROUP_IMPL_LOOP
@@ -250,6 +254,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     const int64_t steps = desc.grad_output.cols / count;
     const real alpha = (real)desc.alpha, limit = (real)desc.limit;
     const bool gated = ACCESS::lanes == 1 ? (bool)tegroup_impl_gated(desc.activation) : GATED,
+               half = ACCESS::lanes == 1 ? tegroup_impl_halves(desc.input, desc.grad_input)
+                                               && tegroup_impl_halves(desc.grad_output, desc.grad_input)
+                                         : ACCESS::lanes == 8,
                wants_sum = desc.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET;
     for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
         int64_t first;
@@ -278,15 +285,15 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     x[r].unpack(both);
                     pairs::unpack_one(dy[r], grad);
                     if (ACCESS::lanes == 1) {
-                        const real value = tegroup_impl_activation_call(desc.activation, alpha, limit, both[0], both[1],
-                                                                        scale * grad[0], &out[0], &out[1]);
+                        const real value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0],
+                                                                        both[1], scale * grad[0], &out[0], &out[1]);
                         sum[from + r] = fma(grad[0], value, sum[from + r]);
                     } else {
 #define TEGROUP_IMPL_LOOP(kind)                                                                                        \
     _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
         const int g = pairs::gate(i), u = pairs::up(i);                                                                \
-        const real value = tegroup_impl_activation_grad(kind, ACCESS::lanes == 8, alpha, limit, both[g], both[u],      \
-                                                        scale * grad[i], &out[g], &out[u]);                            \
+        const real value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
+                                                        &out[g], &out[u]);                                             \
         part = fma(grad[i], value, part);                                                                              \
     }
                         if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)

@@ -22,14 +22,20 @@
 
 enum : int64_t { TOKENS = 32768, K = 8, EXPERTS = 128, ROWS = TOKENS * K / 4 };
 
+/* Of either sign, 0.5 to 2, as BF16; and as floats. */
+static __device__ uint16_t random_half(size_t i) {
+    unsigned h = (unsigned)i * 2654435761u;
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    return (uint16_t)((h & 0x80ffu) | 0x3f00u);
+}
 static __global__ void fill_random(uint16_t *x, size_t count) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned h = (unsigned)i * 2654435761u;
-        h ^= h >> 15;
-        h *= 2246822519u;
-        h ^= h >> 13;
-        x[i] = (uint16_t)((h & 0x80ffu) | 0x3f00u); /* of either sign, 0.5 to 2 */
-    }
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) x[i] = random_half(i);
+}
+static __global__ void fill_floats(float *x, size_t count) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
+        x[i] = __uint_as_float((unsigned)random_half(2 * i) << 16 | random_half(2 * i + 1));
 }
 
 static std::vector<void *> held;
@@ -112,7 +118,7 @@ int main() {
     tegroup_layout layout;
     memset(&error, 0, sizeof error);
 
-    for (int64_t tokens : {(int64_t)262144, (int64_t)65536, (int64_t)4096})
+    for (int64_t tokens : {(int64_t)1048576, (int64_t)262144, (int64_t)65536, (int64_t)4096})
         for (tegroup_dtype in : {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16})
             for (int32_t experts : {128, 256}) {
                 auto r = desc<tegroup_router_desc>();
@@ -120,11 +126,7 @@ int main() {
                 r.k = K;
                 r.normalize = 1;
                 r.logits = matrix(in, tokens, experts);
-                if (in == TEGROUP_DTYPE_F32) { /* the fill is made for halves: logits from BF16 ones by way of the host */
-                    std::vector<float> x((size_t)(tokens * experts));
-                    for (float &v : x) v = (float)(rand() % 20001 - 10000) * 2e-4f;
-                    MUST(cudaMemcpy(r.logits.data, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
-                }
+                if (in == TEGROUP_DTYPE_F32) fill_floats<<<1024, 256>>>((float *)r.logits.data, (size_t)(tokens * experts));
                 r.probabilities = matrix(TEGROUP_DTYPE_F32, tokens, experts);
                 r.weights = matrix(TEGROUP_DTYPE_F32, tokens, K);
                 r.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);

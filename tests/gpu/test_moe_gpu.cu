@@ -142,7 +142,7 @@ static int owned(const gate_case *c, int64_t row) {
 
 static const char *gate_check(gate_case *c, void *mark) {
     const tegroup_dtype in = c->f.input.dtype, out = c->f.output.dtype;
-    const arithmetic with = arithmetic_of(in, 1);
+    const arithmetic with = arithmetic_of(in, out, 1);
     const int gated = is_gated(c->f.activation);
     const tegroup_matrix input = c->f.input; /* in place, its old values are in the copy */
     const char *old = (const char *)guarded_find(input.data)->copy;
@@ -259,8 +259,8 @@ static __global__ void pair_by_pair(const tegroup_activation_desc f, const tegro
     const float alpha = (float)tegroup_impl_alpha(f.alpha), limit = (float)tegroup_impl_limit(f.limit), scale = ((const float *)f.row_scale.data)[row];
     const float gate = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, g), up = tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, f.input.data, u);
     float grad_gate, grad_up;
-    tegroup_impl_activation_grad_f32(f.activation, 0, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
-    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, 0, alpha, limit, gate, up));
+    tegroup_impl_activation_grad_f32(f.activation, 1, alpha, limit, gate, up, scale * tegroup_impl_load_f32(TEGROUP_DTYPE_BF16, b.grad_output.data, i), &grad_gate, &grad_up);
+    out[i] = tegroup_impl_bf16_of_f32(scale * tegroup_impl_activation_f32(f.activation, 1, alpha, limit, gate, up));
     grad[g] = tegroup_impl_bf16_of_f32(grad_gate);
     if (gated) grad[u] = tegroup_impl_bf16_of_f32(grad_up);
 }

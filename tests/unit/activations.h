@@ -15,17 +15,20 @@ enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 SUPPORT int is_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
 
 /* One operation errs by u; a sigmoid by `sigmoid` u and a normal distribution function by `normal` u, its density by
- * `density` u; what is below `lost` may become 0, and `tiny` is the smallest subnormal. */
-typedef struct arithmetic { double u, sigmoid, normal, density, lost, tiny; } arithmetic;
+ * `density` u, and these by x^2 times so much more; what is below `lost` may become 0, and `tiny` is the smallest subnormal. */
+typedef struct arithmetic { double u, sigmoid, normal, normal_square, density, density_square, lost, tiny; } arithmetic;
 
-/* In double, x^2 / 2 and x / sqrt(2) are rounded before exp and erfc. */
-SUPPORT arithmetic arithmetic_of(tegroup_dtype input, int device) {
+/* In double, x^2 / 2 and x / sqrt(2) are rounded before exp and erfc. In float, log2(e) / 2 is, by 0.11 u of x^2, and on the device
+ * its product with x^2, where input and output are halves. */
+SUPPORT arithmetic arithmetic_of(tegroup_dtype input, tegroup_dtype output, int device) {
     arithmetic a;
-    const int wide = input == TEGROUP_DTYPE_F64;
+    const int wide = input == TEGROUP_DTYPE_F64, half = device && tegroup_dtype_bits(input) == 16 && tegroup_dtype_bits(output) == 16;
     a.u = wide ? 0x1p-53 : 0x1p-24;
     a.sigmoid = device && !wide ? 8 : 5;
     a.normal = wide ? 12 : device ? 20 : 16;
+    a.normal_square = wide ? 2 : half ? 0.5 : 0;
     a.density = 10;
+    a.density_square = wide ? 1 : half ? 0.625 : 0.125;
     a.lost = wide ? 0x1p-1022 : 0x1p-126;
     a.tiny = wide ? 0x1p-1074 : 0x1p-149;
     return a;
@@ -57,11 +60,11 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
         value_off = value;
         break;
     case TEGROUP_ACTIVATION_GEGLU: case TEGROUP_ACTIVATION_GELU: {
-        const long double cdf = erfcl(-x / sqrtl(2)) / 2, density = expl(-x * x / 2) / sqrtl(2 * pi), curved = a.u < 0x1p-30 ? x * x : 0;
+        const long double cdf = erfcl(-x / sqrtl(2)) / 2, density = expl(-x * x / 2) / sqrtl(2 * pi);
         value = x * cdf;
         slope = cdf + x * density;
-        value_off = (a.normal + 2 * curved + 1) * size * cdf;
-        slope_off = (a.normal + 2 * curved + 2) * cdf + (a.density + curved + 2) * size * density;
+        value_off = (a.normal + a.normal_square * x * x + 1) * size * cdf;
+        slope_off = (a.normal + a.normal_square * x * x + 2) * cdf + (a.density + a.density_square * x * x + 2) * size * density;
         break;
     }
     default: { /* x sigmoid(w); w is off by `off` of its own units */

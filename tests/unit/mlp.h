@@ -187,7 +187,7 @@ SUPPORT double gradient_bound(real at, double share, tegroup_dtype dtype) {
 SUPPORT void mlp_compare_activation(const mlp *l, int device, verdict *forward, verdict *backward, verdict *scales) {
     const tegroup_mlp_desc *d = &l->desc;
     const grid *x = &l->f1.d, *y = &l->f2.a, *dx = &l->d1.a;
-    const arithmetic a = arithmetic_of(x->dtype, device);
+    const arithmetic a = arithmetic_of(x->dtype, y->dtype, device);
     const int64_t h = l->f2.s.k;
     const int gated = is_gated(d->activation), wide = x->dtype == TEGROUP_DTYPE_F64;
     const double u = wide ? 0x1p-53 : 0x1p-24;

@@ -535,7 +535,7 @@ UTEST(moe, activations) {
     for (int64_t i = scaled(200) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-        arithmetic with = arithmetic_of(dtype, 0);
+        arithmetic with = arithmetic_of(dtype, dtype, 0);
         gate_case c;
         gate_make(&c, &r, (int)(i % ACTIVATIONS), dtype, scalars, rng_chance(&r, 80) ? 2 : 12);
         double *off = &worst[c.kind];
