@@ -2554,7 +2554,12 @@ typedef struct tegroup_impl_lt_opaque {
 
 typedef struct tegroup_impl_lt_matmul {
     tegroup_impl_lt_opaque desc, a, b, c, d;
+    int32_t in_place; /* there is no other C than D: with D's own layout and list the library can tell, and is faster */
 } tegroup_impl_lt_matmul;
+
+static inline tegroup_impl_lt_opaque *tegroup_impl_lt_c(tegroup_impl_lt_matmul *m) {
+    return m->in_place ? &m->d : &m->c;
+}
 
 typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
     tegroup_impl_choice algorithm;      /* cublasLtMatmulAlgo_t            */
@@ -2719,8 +2724,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
         *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_REDUCTIONS, 0);
     }
     if (*code) return 0;
-    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, &m->c, &m->d,
-                                                               &preference, most, results, &found);
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, tegroup_impl_lt_c(m),
+                                                               &m->d, &preference, most, results, &found);
     if (*code) return 0;
     for (int i = 0; i < found && i < most; i++)
         if (results[i].state == 0 && (int64_t)results[i].workspace_bytes <= workspace_bytes)
@@ -2787,7 +2792,9 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    m->in_place = p->c == TEGROUP_DTYPE_UNSET;
     for (int i = 0; i < 4 && !code; i++) {
+        if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
             layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
             items->at[parts[i][1]], items->at[parts[i][2]]);
@@ -2887,8 +2894,8 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
         desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
-        items.at[TEGROUP_SETUP_C], &m.c, items.at[TEGROUP_SETUP_D], &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        items.at[m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C], tegroup_impl_lt_c(&m), items.at[TEGROUP_SETUP_D],
+        &m.d, &lt.algorithms[lt.chosen], (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
@@ -2907,10 +2914,12 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
+    m->in_place = p->c == TEGROUP_DTYPE_UNSET;
     for (int i = 0; i < 4 && !code; i++)
-        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
-            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
-            ld[i] > 0 ? ld[i] : high[i]);
+        if (!m->in_place || layouts[i] != &m->c)
+            code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+                layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+                ld[i] > 0 ? ld[i] : high[i]);
     return code;
 }
 
@@ -3011,14 +3020,15 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     /* an algorithm that cannot do this very shape gives way to the library's own choice */
     algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
-        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(
-                desc->cublaslt, &loop->m.desc, &loop->m.a, &loop->m.b, &loop->m.c, &loop->m.d, algorithm, &result)
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->cublaslt, &loop->m.desc, &loop->m.a,
+                                                                     &loop->m.b, tegroup_impl_lt_c(&loop->m),
+                                                                     &loop->m.d, algorithm, &result)
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
         desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
-        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, &loop->m.c, d, &loop->m.d, algorithm,
-        slot, (size_t)slot_bytes, stream);
+        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
+        &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 

@@ -36,7 +36,12 @@ typedef struct tegroup_impl_lt_opaque {
 
 typedef struct tegroup_impl_lt_matmul {
     tegroup_impl_lt_opaque desc, a, b, c, d;
+    int32_t in_place; /* there is no other C than D: with D's own layout and list the library can tell, and is faster */
 } tegroup_impl_lt_matmul;
+
+static inline tegroup_impl_lt_opaque *tegroup_impl_lt_c(tegroup_impl_lt_matmul *m) {
+    return m->in_place ? &m->d : &m->c;
+}
 
 typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
     tegroup_impl_choice algorithm;      /* cublasLtMatmulAlgo_t            */
@@ -201,8 +206,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
         *code = tegroup_impl_lt_put(get, set, &preference, TEGROUP_IMPL_LT_REDUCTIONS, 0);
     }
     if (*code) return 0;
-    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, &m->c, &m->d,
-                                                               &preference, most, results, &found);
+    *code = TEGROUP_IMPL_LT(f, cublasLtMatmulAlgoGetHeuristic)(handle, &m->desc, &m->a, &m->b, tegroup_impl_lt_c(m),
+                                                               &m->d, &preference, most, results, &found);
     if (*code) return 0;
     for (int i = 0; i < found && i < most; i++)
         if (results[i].state == 0 && (int64_t)results[i].workspace_bytes <= workspace_bytes)

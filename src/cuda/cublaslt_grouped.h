@@ -11,7 +11,9 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
+    m->in_place = p->c == TEGROUP_DTYPE_UNSET;
     for (int i = 0; i < 4 && !code; i++) {
+        if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
             layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
             items->at[parts[i][1]], items->at[parts[i][2]]);
@@ -111,7 +113,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
         desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
-        items.at[TEGROUP_SETUP_C], &m.c, items.at[TEGROUP_SETUP_D], &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        items.at[m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C], tegroup_impl_lt_c(&m), items.at[TEGROUP_SETUP_D],
+        &m.d, &lt.algorithms[lt.chosen], (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }

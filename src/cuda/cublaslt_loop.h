@@ -13,10 +13,12 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
+    m->in_place = p->c == TEGROUP_DTYPE_UNSET;
     for (int i = 0; i < 4 && !code; i++)
-        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
-            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
-            ld[i] > 0 ? ld[i] : high[i]);
+        if (!m->in_place || layouts[i] != &m->c)
+            code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+                layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+                ld[i] > 0 ? ld[i] : high[i]);
     return code;
 }
 
@@ -117,14 +119,15 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     /* an algorithm that cannot do this very shape gives way to the library's own choice */
     algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
-        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(
-                desc->cublaslt, &loop->m.desc, &loop->m.a, &loop->m.b, &loop->m.c, &loop->m.d, algorithm, &result)
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->cublaslt, &loop->m.desc, &loop->m.a,
+                                                                     &loop->m.b, tegroup_impl_lt_c(&loop->m),
+                                                                     &loop->m.d, algorithm, &result)
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
         desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
-        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, &loop->m.c, d, &loop->m.d, algorithm,
-        slot, (size_t)slot_bytes, stream);
+        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
+        &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
