@@ -72,27 +72,33 @@ static __device__ inline float tegroup_impl_reciprocal(float x) {
 #endif
 
 /* 1 / (1 + exp(-x)). In float at most 5 ULP off on the device and 3 on the host with glibc's expf (every float was tried);
- * below 2^-126 it may be 0. */
-TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x) {
+ * below 2^-126 it may be 0. half: for results that are rounded to halves; on the device it may be 1.25 |x| (1 - it) ULP more
+ * off. */
+TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
+    if (half) return tegroup_impl_reciprocal(__fadd_rn(1.0f, tegroup_impl_power(__fmul_rn(x, -1.442695021629333f))));
     x = tegroup_impl_bounded_f32(x, 128.0f);
     high = __fmul_rn(x, -1.442695021629333f);
     low = __fmaf_rn(x, -1.442695021629333f, -high);
     low = __fmaf_rn(x, -1.925963033500e-8f, low);
     return tegroup_impl_reciprocal(tegroup_impl_power(high, low, 1.0f));
 #else
+    (void)half;
     return 1.0f / (1.0f + expf(-x));
 #endif
 }
-TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x, int half) {
+    (void)half;
+    return 1.0 / (1.0 + exp(-x));
+}
 
 /* The tail of the standard normal distribution beyond t, 0 to 15, and its density there. With the density's exponential taken
  * out, what is left of the tail is smooth in y = (t - 3.75) / (t + 3.75): in float a polynomial through Chebyshev nodes, 0.5
  * units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is taken as it is
  * and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t / 8 + 4 (every float
  * was tried, on host and device); in double as erfc and exp are. half: for results that are rounded to halves, from t that was
- * one; on the device both may be t t / 4 ULP more off, a five hundredth of what separates neighbours of BF16. */
+ * one; on the device both may be t t / 2 ULP more off, a three hundredth of what separates neighbours of BF16. */
 TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
 #if defined(__CUDA_ARCH__) /* high + low is -0.7213475... t t, with what rounding takes from t t */
     const float square = __fmul_rn(t, t), high = __fmul_rn(square, -0.7213475108146667f),
@@ -202,7 +208,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         break;
     default: break;
     }
-    s = tegroup_impl_sigmoid_FSUF(w);
+    s = tegroup_impl_sigmoid_FSUF(w, half);
     x = tegroup_impl_mul_FSUF(x, s);
     *slope = tegroup_impl_fma_FSUF(x, tegroup_impl_mul_FSUF(rate, (REAL)1 - s), s);
     return x;

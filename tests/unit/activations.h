@@ -14,17 +14,19 @@ enum { ACTIVATIONS = sizeof activations / sizeof *activations };
 
 SUPPORT int is_gated(tegroup_activation kind) { return kind <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED; }
 
-/* One operation errs by u; a sigmoid by `sigmoid` u and a normal distribution function by `normal` u, its density by
- * `density` u, and these by x^2 times so much more; what is below `lost` may become 0, and `tiny` is the smallest subnormal. */
-typedef struct arithmetic { double u, sigmoid, normal, normal_square, density, density_square, lost, tiny; } arithmetic;
+/* One operation errs by u; a sigmoid by `sigmoid` u and its argument by `sigmoid_argument` u of it; a normal distribution function
+ * by `normal` u, its density by `density` u, and these by x^2 times so much more; what is below `lost` may become 0, and `tiny` is
+ * the smallest subnormal. */
+typedef struct arithmetic { double u, sigmoid, sigmoid_argument, normal, normal_square, density, density_square, lost, tiny; } arithmetic;
 
 /* In double, x^2 / 2 and x / sqrt(2) are rounded before exp and erfc. In float, log2(e) / 2 is, by 0.11 u of x^2, and on the device
- * its product with x^2, where input and output are halves. */
+ * exponents are, where input and output are halves. */
 SUPPORT arithmetic arithmetic_of(tegroup_dtype input, tegroup_dtype output, int device) {
     arithmetic a;
     const int wide = input == TEGROUP_DTYPE_F64, half = device && tegroup_dtype_bits(input) == 16 && tegroup_dtype_bits(output) == 16;
     a.u = wide ? 0x1p-53 : 0x1p-24;
     a.sigmoid = device && !wide ? 8 : 5;
+    a.sigmoid_argument = half ? 1.25 : 0;
     a.normal = wide ? 12 : device ? 20 : 16;
     a.normal_square = wide ? 2 : half ? 0.5 : 0;
     a.density = 10;
@@ -70,7 +72,7 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
     default: { /* x sigmoid(w); w is off by `off` of its own units */
         const int cubic = kind == TEGROUP_ACTIVATION_GEGLU_TANH || kind == TEGROUP_ACTIVATION_GELU_TANH;
         const long double root = sqrtl(2 / pi), w = cubic ? 2 * root * (x + 0.044715L * x * x * x) : clamps ? alpha * x : x;
-        const long double rate = cubic ? 2 * root * (1 + 3 * 0.044715L * x * x) : clamps ? alpha : 1, off = cubic ? 8 : clamps ? 2 : 0;
+        const long double rate = cubic ? 2 * root * (1 + 3 * 0.044715L * x * x) : clamps ? alpha : 1, off = (cubic ? 8 : clamps ? 2 : 0) + a.sigmoid_argument;
         const long double s = 1 / (1 + expl(-w)), rest = 1 / (1 + expl(w)), s_off = a.sigmoid + off * fabsl(w) * rest + 3;
         steep = rate;
         value = x * s;
