@@ -13,7 +13,7 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     const int64_t high[4] = {forward ? k : rows, wgrad ? cols : k, rows, rows};
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
-    m->in_place = p->c == TEGROUP_DTYPE_UNSET;
+    m->in_place = tegroup_impl_lt_in_place(p);
     for (int i = 0; i < 4 && !code; i++)
         if (!m->in_place || layouts[i] != &m->c)
             code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(

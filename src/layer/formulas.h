@@ -107,7 +107,7 @@ TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
                 gauss = half ? tegroup_impl_power(high) : tegroup_impl_power(high, low, 0.0f),
                 q = tegroup_impl_reciprocal(__fadd_rn(t, 3.75f));
 #else
-    const float gauss = (float)exp2(-(double)0.7213475108146667f * t * t), q = 1.0f / (t + 3.75f);
+    const float gauss = (float)exp(-0.6931471805599453 * (double)0.7213475108146667f * t * t), q = 1.0f / (t + 3.75f);
     (void)half;
 #endif
     const float y = tegroup_impl_fma_f32(q, -7.5f, 1.0f);
