@@ -43,7 +43,7 @@ sanitize() {
     : >"$kernels"
     # what is passed over, and why
     options=$(awk -v tool="$1" '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
-    case $1 in # racecheck itself breaks off inside cuBLAS's kernels, synccheck inside the grouped ones of 13.10
+    case $1 in # racecheck itself breaks off inside cuBLAS's kernels and where an MLP's graphs are replayed, synccheck inside the grouped ones of 13.10
     racecheck) backends=sm90,portable ;;
     synccheck) backends=sm90,portable,cublaslt_loop ;;
     *) backends=sm90,portable,cublaslt_grouped,cublaslt_loop ;;
@@ -53,6 +53,7 @@ sanitize() {
         test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
         test_invariance) continue ;; # every kernel of it is in the others; its operands are made by kernels that initcheck does not follow
         test_cublaslt) arguments=$([ "$1" != racecheck ] || echo '--filter=cublaslt.setup*') scale=0.005 ;;
+        test_mlp_gpu) arguments=$([ "$1" != racecheck ] || echo '--filter=*fused*') scale=0.005 ;;
         test_*) arguments='' scale=0.005 ;;
         *) continue ;;
         esac
