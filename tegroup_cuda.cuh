@@ -536,6 +536,7 @@ static __device__ __noinline__ double tegroup_impl_activation_call(tegroup_activ
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, grad, grad_gate, grad_up);
 }
 
+/* Are both of 16-bit elements? */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
@@ -761,7 +762,8 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be input. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be input. Rows are found anew at each step:
+ * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {
@@ -2921,11 +2923,12 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
     m->in_place = tegroup_impl_lt_in_place(p);
-    for (int i = 0; i < 4 && !code; i++)
-        if (!m->in_place || layouts[i] != &m->c)
-            code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
-                layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
-                ld[i] > 0 ? ld[i] : high[i]);
+    for (int i = 0; i < 4 && !code; i++) {
+        if (m->in_place && layouts[i] == &m->c) continue;
+        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+            ld[i] > 0 ? ld[i] : high[i]);
+    }
     return code;
 }
 

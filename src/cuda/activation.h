@@ -18,6 +18,7 @@ static __device__ __noinline__ REAL tegroup_impl_activation_call(tegroup_activat
 }
 /* @end */
 
+/* Are both of 16-bit elements? */
 static __device__ __forceinline__ bool tegroup_impl_halves(const tegroup_matrix &a, const tegroup_matrix &b) {
     return tegroup_impl_bits(a.dtype) == 16 && tegroup_impl_bits(b.dtype) == 16;
 }
@@ -243,7 +244,8 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be input. */
+/* A thread reads a step of every operand before it writes there, so grad_input may be input. Rows are found anew at each step:
+ * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
     tegroup_impl_activation_grad_kernel(const __grid_constant__ tegroup_activation_backward_desc desc) {

@@ -14,11 +14,12 @@ static inline int tegroup_impl_lt_layouts(const tegroup_cublaslt_functions *f, c
     const int64_t wide[4] = {forward ? rows : k, wgrad ? k : cols, cols, cols};
     int code = 0;
     m->in_place = tegroup_impl_lt_in_place(p);
-    for (int i = 0; i < 4 && !code; i++)
-        if (!m->in_place || layouts[i] != &m->c)
-            code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
-                layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
-                ld[i] > 0 ? ld[i] : high[i]);
+    for (int i = 0; i < 4 && !code; i++) {
+        if (m->in_place && layouts[i] == &m->c) continue;
+        code = TEGROUP_IMPL_LT(f, cublasLtMatrixLayoutInit_internal)(
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), (uint64_t)high[i], (uint64_t)wide[i],
+            ld[i] > 0 ? ld[i] : high[i]);
+    }
     return code;
 }
 

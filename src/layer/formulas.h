@@ -42,7 +42,7 @@ TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
 TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
     return x < -bound ? -bound : x > bound ? bound : x;
 }
-/* |x|, or what lies beyond every bound of the tail below; anything for NaN. */
+/* |x|, but no more than where the tail below is 0; anything for NaN. */
 TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) {
 #if defined(__CUDA_ARCH__)
     return fminf(fabsf(x), 15.0f);
@@ -98,7 +98,7 @@ TEGROUP_IMPL_HD double tegroup_impl_sigmoid_f64(double x, int half) {
  * units of roundoff off, which also makes good that 0.7213475... is a float and not log2(e) / 2. The tail is taken as it is
  * and never as 1 minus the rest: it keeps its digits. In float it is at most 9 ULP off, the density t t / 8 + 4 (every float
  * was tried, on host and device); in double as erfc and exp are. half: for results that are rounded to halves, from t that was
- * one; on the device both may be t t / 2 ULP more off, a three hundredth of what separates neighbours of BF16. */
+ * one; on the device both may be t t / 2 ULP more off, a seven hundredth of what separates neighbours of BF16. */
 TEGROUP_IMPL_HD float tegroup_impl_tail_f32(float t, int half, float *density) {
 #if defined(__CUDA_ARCH__) /* high + low is -0.7213475... t t, with what rounding takes from t t */
     const float square = __fmul_rn(t, t), high = __fmul_rn(square, -0.7213475108146667f),
@@ -181,7 +181,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* @each-real */
 /* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
- * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. */
+ * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is max(x, 0) - |x| tail(|x|). half: as
+ * the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
     switch (tegroup_impl_curve_of(kind)) {
@@ -214,9 +215,9 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
     return x;
 }
 
-/* What the kind gives for a gate and an up (half: halves, as what is given will be), which is not looked at without one; and, the other way, the gradients of both
- * from that of the result, returning the result again. alpha and limit are the clamped kind's. A comparison that NaN decides
- * takes it for inside, so NaN shows. */
+/* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
+ * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. */
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_grad_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit,
                                                        REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,

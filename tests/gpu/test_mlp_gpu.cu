@@ -227,8 +227,8 @@ static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes)
            layers_worst, (long)scaled(10000));
 }
 
-UTEST(mlp_gpu, portable_replays) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
-UTEST(mlp_gpu, sm90_replays) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+UTEST(mlp_replays, portable) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+UTEST(mlp_replays, sm90) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
 
 /* ---- activations in epilogues ---------------------------------------------------------------------------------------------- */
 
