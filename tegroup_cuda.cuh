@@ -22,15 +22,15 @@
  *   [12] Set-up kernel of a grouped cuBLASLt matmul
  *   [13] cublaslt_grouped
  *   [14] cublaslt_loop
- *   [15] Hopper's instructions
- *   [16] Hopper GEMM: tiles
- *   [17] Hopper GEMM: what becomes of sums
- *   [18] Hopper GEMM: the kernel
- *   [19] Hopper GEMM: plan and launch
- *   [20] Portable GEMM: tiles
- *   [21] Portable GEMM: the kernels
- *   [22] Portable GEMM: the FP32 kernel
- *   [23] Portable GEMM: plan and launch
+ *   [15] Portable GEMM: tiles
+ *   [16] Portable GEMM: the kernels
+ *   [17] Portable GEMM: the FP32 kernel
+ *   [18] Portable GEMM: plan and launch
+ *   [19] Hopper's instructions
+ *   [20] Hopper GEMM: tiles
+ *   [21] Hopper GEMM: what becomes of sums
+ *   [22] Hopper GEMM: the kernel
+ *   [23] Hopper GEMM: plan and launch
  *   [24] GPU backends: plan, check and run
  *   [25] GPU backends: choosing an algorithm
  */
@@ -2393,6 +2393,34 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
+ * driver's function that makes tensor maps besides. */
+enum {
+    TEGROUP_IMPL_PLANNED_KERNEL,
+    TEGROUP_IMPL_PLANNED_THREADS,
+    TEGROUP_IMPL_PLANNED_SHARED,
+    TEGROUP_IMPL_PLANNED_BLOCKS,
+    TEGROUP_IMPL_PLANNED_ENCODE
+};
+
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`. */
+static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
+                                               int32_t most) {
+    int multiprocessors = 0, blocks = 0;
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
+    if (code == cudaSuccess)
+        code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL] = (uint64_t)(uintptr_t)kernel;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] = (uint64_t)threads;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED] = (uint64_t)shared;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS] =
+        (uint64_t)tegroup_impl_min((int64_t)multiprocessors * tegroup_impl_max(1, blocks), most);
+    return code;
+}
+
 /* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)
@@ -3124,9 +3152,1001 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
 }
 #endif /* TEGROUP_NO_CUBLASLT */
+#if !defined(TEGROUP_NO_PORTABLE)
+
+/* ==== [15] Portable GEMM: tiles ==== */
+
+/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
+ * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
+ * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
+#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
+#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
+
+/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
+typedef struct tegroup_impl_gpu_tile {
+    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
+    const char *scale;
+    char *d;
+    int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
+    int64_t k, row, col;                /* of D's buffer the first row, and its column */
+    int32_t m, n;                       /* at most the tile's own */
+    float alpha, beta;
+    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
+} tegroup_impl_gpu_tile;
+
+/* All 16, or nothing; without a branch between the instructions around it. */
+static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
+    asm volatile(
+        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
+        "r"(to), "l"(from)
+        : "memory");
+}
+
+template <bool TRANSPOSED>
+static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], uint32_t from) {
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(from)
+                     : "memory");
+}
+
+/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
+template <bool BF16>
+static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                        uint32_t b1) {
+    if (BF16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                     "{%0,%1,%2,%3};\n"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- scheduling ---- */
+
+/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
+ * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
+ * walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place, where all of this is inlined
+ * and reads the descriptor as constants: a call would load it anew for every tile, and have registers saved around it. */
+template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
+    int64_t before;   /* tiles before the 32 groups at hand */
+    int64_t upto[32]; /* of these: tiles of each one and those before it */
+    int32_t base;     /* the first of these */
+
+    static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
+    /* Before the first groups. */
+    __device__ __forceinline__ void begin() {
+        upto[lane()] = 0;
+        if (lane() == 0) {
+            base = -32;
+            before = 0;
+        }
+        __syncwarp();
+    }
+    static __device__ __forceinline__ tegroup_impl_product product(const tegroup_impl_gpu_call &call, int32_t g) {
+        return tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
+    }
+    static __device__ __forceinline__ int32_t tiles_m(const tegroup_impl_product &p) {
+        return (int32_t)tegroup_impl_ceil_div(p.m, TILE_M);
+    }
+    static __device__ __forceinline__ int32_t tiles_n(const tegroup_impl_product &p) {
+        return (int32_t)tegroup_impl_ceil_div(p.n, TILE_N);
+    }
+    /* Of a group; a D of 2^31 has no room in memory. */
+    static __device__ __forceinline__ int32_t tiles(const tegroup_impl_gpu_call &call, int32_t g) {
+        if (g >= call.desc.a.shape.groups) return 0;
+        const tegroup_impl_product p = product(call, g);
+        return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
+    }
+    /* The 32 groups after those at hand. */
+    __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
+        const int32_t first = base + 32;
+        const int64_t tiles_before = before + upto[31];
+        int64_t sum = tiles(call, first + lane());
+        for (int32_t step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane() >= step) sum += other;
+        }
+        __syncwarp();
+        upto[lane()] = sum;
+        if (lane() == 0) {
+            base = first;
+            before = tiles_before;
+        }
+        __syncwarp();
+    }
+    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a group tiles go in
+     * stripes of 8 along m: their operands stay in L2. */
+    __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
+        for (;;) {
+            if (tile && t < before + upto[31]) {
+                int32_t owner = 0; /* groups that end before the tile */
+#pragma unroll
+                for (int32_t half = 16; half > 0; half /= 2)
+                    if (t >= before + upto[owner + half - 1]) owner += half;
+                put(call, base + owner, (int32_t)(t - before - (owner > 0 ? upto[owner - 1] : 0)), tile);
+                tile = NULL;
+            }
+            const bool more = base + 32 < call.desc.a.shape.groups;
+            if (tile && !more) tile->valid = 0;
+            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
+            go_on(call);
+        }
+        __syncwarp();
+    }
+    /* Tile number `local` of group g. */
+    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
+                                        tegroup_impl_gpu_tile *tile) {
+        const tegroup_gemm_desc &desc = call.desc;
+        const tegroup_impl_product p = product(call, g);
+        const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
+                      within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
+        const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
+        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+        tile->a_row = p.a.ld * in;
+        tile->b_row = p.b.ld * in;
+        tile->c_row = p.c.ld * out;
+        tile->d_row = p.d.ld * out;
+        tile->a = p.a.base + (p.a.first + i0 * p.a_line) * in;
+        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
+        tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
+        tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
+        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
+                         ? NULL
+                         : p.bias.base + (p.bias.first + j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+        tile->scale =
+            desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
+                ? NULL
+                : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
+        tile->k = p.k;
+        tile->row = p.d.row0 + i0;
+        tile->col = j0;
+        tile->m = (int32_t)tegroup_impl_min(TILE_M, p.m - i0);
+        tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
+        tile->alpha = (float)p.alpha;
+        tile->beta = (float)p.beta;
+        tile->reads_c = p.beta != 0;
+        tile->valid = 1;
+    }
+};
+
+/* ---- loading ---- */
+
+/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. AT_ONCE: words of the four, as registers allow. */
+template <int AT_ONCE>
+static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll AT_ONCE
+    for (int i = 0; i < 16; i += 4) {
+        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
+                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
+        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
+    }
+}
+
+/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
+ * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
+ * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
+/* TWICE: lines from 64 on are others. */
+template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
+    static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
+    static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
+                         PASSES = PASSES_A_PANEL * (ALONG_K ? 1 : LINES / 64);
+    static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
+    static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
+    static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
+    const char *from; /* this thread's first chunk of the next step */
+    int32_t room;     /* lines left from its row (along k), or from its chunk */
+    int32_t room2;    /* TWICE: of the second half; */
+    int64_t jump;     /* and bytes that these are further on than if they followed */
+    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
+
+    static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
+    static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
+    static __device__ __forceinline__ int32_t down(int pass) { return pass % PASSES_A_PANEL * ROWS_A_PASS; }
+    static __device__ __forceinline__ int32_t panel(int pass) { return pass / PASSES_A_PANEL; }
+    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes) {
+        return (((uintptr_t)at | (uintptr_t)row_bytes) & 15) == 0;
+    }
+
+    __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
+        from = base + row() * row_bytes + chunk() * 16;
+        room = ALONG_K ? lines - row() : lines - chunk() * 8;
+        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
+        room2 = room - 64;
+        jump = 0;
+    }
+    /* As many lines of each half, the second ones `apart` lines after the first. */
+    __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
+        open(base, row_bytes, lines);
+        room2 = room;
+        jump = (apart - 64) * row_bytes;
+    }
+    __device__ __forceinline__ bool there(int pass) const {
+        return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
+               : ALONG_K                 ? down(pass) < room
+                                         : panel(pass) * 64 < room;
+    }
+    __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
+    /* This thread's place in a stage. */
+    static __device__ __forceinline__ uint32_t place() {
+        return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
+    }
+    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is said ahead. Of
+     * lines that do not exist nothing is loaded: whatever is there in their place leads to results that nobody stores. */
+    template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
+        if (!WHOLE && (!whole || k < TILE_K)) {
+            piece_by_piece(to, row_bytes, k);
+            return;
+        }
+        tegroup_impl_loader here = *this;
+        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared now, not ahead: registers are for sums */
+#pragma unroll
+        for (int pass = 0; pass < PASSES; pass++)
+            tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
+                                         + further(pass));
+    }
+    /* The same where it may end within a chunk, or chunks are not aligned. */
+    __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
+#pragma unroll 1
+        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
+            const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
+            const int32_t left =
+                ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
+            const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
+            const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
+            if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
+            else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
+        }
+    }
+    __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
+};
+
+/* ==== [16] Portable GEMM: the kernels ==== */
+
+/* ---- storing ---- */
+
+/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
+static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
+                                                              float (&x)[8]) {
+    if (count == 8 && ((uintptr_t)from & 15) == 0) {
+        uint4 low = *(const uint4 *)from, high = low;
+        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
+        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const bool bf16 = dtype == TEGROUP_DTYPE_BF16;
+            x[i] = dtype == TEGROUP_DTYPE_F32 ? tegroup_impl_f32_of_bits(word[i])
+                   : i % 2                    ? tegroup_impl_high_half(word[i / 2], bf16)
+                                              : tegroup_impl_low_half(word[i / 2], bf16);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_gpu_load(dtype, from, i) : 0.0f;
+}
+
+static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
+                                                               const float (&x)[8]) {
+    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
+    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
+    if (f32) {
+        if (whole) {
+            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
+            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (i < count) ((float *)to)[i] = x[i];
+        return;
+    }
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
+    if (whole) {
+        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+}
+
+/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The tile is a
+ * copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
+static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
+                                                               const tegroup_impl_gpu_tile &tile, int line, int first,
+                                                               const float *sums) {
+    const bool empty = tile.k == 0; /* an empty sum is no term at all */
+    const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+    const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+    float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
+    if (line >= tile.m || count <= 0) return;
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(tile.alpha, x[e]);
+    if (tile.reads_c) {
+        tegroup_impl_gpu_load8(desc.d.dtype, tile.c + line * tile.c_row + first * bytes, count, y);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
+    }
+    if (tile.bias) {
+        const float by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, line) : 1.0f;
+        tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
+                               count, y);
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
+    }
+    tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
+}
+
+/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
+static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
+                                                              const tegroup_impl_gpu_tile &tile) {
+    return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
+           && (((uintptr_t)tile.d | (uintptr_t)tile.d_row | (uintptr_t)tile.n * 2) & 15) == 0;
+}
+
+/* ---- fragments ---- */
+
+/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
+ * whether its matrix is the one of the eight higher lines, and of the eight later k. */
+template <bool ALONG_K>
+static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
+    return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
+                   : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
+}
+
+/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: a warp's
+ * first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a panel, bytes of one, since
+ * the next then begins at i = 2. */
+template <bool ALONG_K>
+static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
+    return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
+                   : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
+}
+
+/* ---- the two-byte kernel ---- */
+
+/* A block's work on one tile: the ring of loads, the fragments and the sums. */
+template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
+struct tegroup_impl_portable_block {
+    static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
+    static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
+    static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
+    static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
+    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
+    static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+    static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
+                         RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
+    /* The sums take the ring's place in the end; 128: room to align it. */
+    static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
+    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
+    static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
+
+    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
+    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
+    tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
+    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
+    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
+    int32_t rows;          /* sixteens of lines that a warp works on */
+    float sum[MI][NI][4];
+    uint32_t fa[MI][4], fb[2][4];
+
+    __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
+    static __device__ __forceinline__ int warp_n(int thread) { return thread / 32 / WARPS_M * WARP_N; }
+
+    __device__ __forceinline__ explicit tegroup_impl_portable_block(const void *memory) {
+        ring = tegroup_impl_shared(memory);
+        place = ring + load_a.place();
+    }
+
+    /* The first loads of a tile. The ring must be free. */
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
+        load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
+        if (halves(epilogue)) /* half a tile of gates, and as many ups */
+            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
+                              epilogue.activation.output.cols);
+        else load_b.open(tile.b, tile.b_row, tile.n);
+        begin(tile);
+    }
+    static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
+        return OP == TEGROUP_OP_FORWARD && !epilogue.activation.interleaved;
+    }
+    __device__ __forceinline__ void begin(const tegroup_impl_gpu_tile &tile) {
+        load_a.open(tile.a, tile.a_row, tile.m);
+        reading = 0;
+#pragma unroll 1
+        for (left = (int32_t)((tile.k + TILE_K - 1) / TILE_K) + STAGES - 1; reading < STAGES - 1; reading++, left--) {
+            load_into_a<false>(tile, reading);
+            load_into_b<false>(tile, reading);
+            advance(tile);
+        }
+        reading = 0;
+    }
+    /* Elements of k in the step STAGES - 1 after this one. */
+    __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
+        return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
+    }
+    template <bool WHOLE>
+    __device__ __forceinline__ void load_into_a(const tegroup_impl_gpu_tile &tile, int32_t stage) {
+        if (left >= STAGES)
+            load_a.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES), tile.a_row, loadable(tile));
+    }
+    template <bool WHOLE>
+    __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
+        if (left >= STAGES)
+            load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
+        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
+    }
+    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would wait. */
+    __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
+        load_a.advance(tile.a_row);
+        load_b.advance(tile.b_row);
+    }
+    __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
+    __device__ __forceinline__ void
+    arrive() { /* the next step's tile is there, and the one before this step's is free */
+        tegroup_impl_cp_wait<STAGES - 2>();
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void fetch_a(int kk, int i) {
+        tegroup_impl_ldmatrix<!A_ALONG_K>(fa[i], ring + (uint32_t)(reading * STAGE_BYTES)
+                                                     + tegroup_impl_fragment<A_ALONG_K>(at_a, 0, kk, i));
+    }
+    __device__ __forceinline__ void fetch_b(int kk, int pair) {
+        tegroup_impl_ldmatrix<!B_ALONG_K>(
+            fb[pair % 2], ring + (uint32_t)(reading * STAGE_BYTES)
+                              + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
+    }
+
+    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen row by row under
+     * the last pair. One set of A's is what registers leave room for; the other warp of the scheduler fills the gaps. */
+    template <bool WHOLE, int ROWS, int KK>
+    __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
+        constexpr int NEXT = (KK + 1) % STEPS;
+#pragma unroll
+        for (int pair = 0; pair < PAIRS; pair++) {
+            const bool last = pair + 1 == PAIRS;
+            if (last && NEXT == 0) {
+                advance(tile);
+                arrive();
+                reading = reading + 1 == STAGES ? 0 : reading + 1;
+            }
+            if (!last) fetch_b(KK, pair + 1);
+            else if (NEXT > 0 || more) fetch_b(NEXT, 0);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++) {
+                tegroup_impl_mma<BF16>(sum[i][2 * pair], fa[i], fb[pair % 2][0], fb[pair % 2][1]);
+                tegroup_impl_mma<BF16>(sum[i][2 * pair + 1], fa[i], fb[pair % 2][2], fb[pair % 2][3]);
+                if (last && (NEXT > 0 || more)) fetch_a(NEXT, i);
+            }
+            if (WHOLE && pair == 1 && KK == 0) load_into_a<true>(tile, free_stage());
+            if (WHOLE && pair == 1 && KK == 1) load_into_b<true>(tile, free_stage());
+        }
+    }
+    template <int ROWS> __device__ __forceinline__ void fetch() {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) fetch_a(0, i);
+        fetch_b(0, 0);
+    }
+    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
+    template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
+        if (WHOLE) fetch<ROWS>();
+#pragma unroll 1
+        for (; left > 0; left--) {
+            if (!WHOLE) {
+                load_into_a<false>(tile, free_stage());
+                load_into_b<false>(tile, free_stage());
+                fetch<ROWS>();
+            }
+            sixteen<WHOLE, ROWS, 0>(tile, true);
+            sixteen<WHOLE, ROWS, 1>(tile, true);
+            sixteen<WHOLE, ROWS, 2>(tile, true);
+            sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
+        }
+    }
+    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
+        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
+        const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
+                  least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
+        const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
+        rows = SHARED && whole && least < MI ? least : MI;
+        at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
+        skip = (uint32_t)(warp_n(me) % 64 / 32 * 8192);
+        at_b = A_BYTES + tegroup_impl_fragments<B_ALONG_K>(warp_n(me), matrix >> 1, matrix & 1, r);
+#pragma unroll
+        for (int i = 0; i < MI; i++)
+#pragma unroll
+            for (int j = 0; j < NI; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
+        if (tile.k > 0) {
+            arrive();
+            if (SHARED && rows == 1) steps<true, 1>(tile);
+            else if (SHARED && rows == 2) steps<true, 2>(tile);
+            else if (SHARED && rows == 3) steps<true, 3>(tile);
+            else if (whole) steps<true, MI>(tile);
+            else steps<false, MI>(tile);
+        }
+        tegroup_impl_cp_wait<0>();
+        __syncthreads(); /* the ring is free */
+    }
+
+    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
+     * numbers, ready to be copied, */
+    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
+        const float alpha = tile.alpha;
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        uint16_t *results = (uint16_t *)memory;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
+                        tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
+                                                tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
+            }
+        __syncthreads();
+        const int line = me / CHUNKS, first = me % CHUNKS * 8;
+        const int64_t row = tile.d_row;
+        const int32_t lines = line < LINES_A_PASS && first < tile.n ? tile.m : 0;
+        char *to = tile.d + line * row + first * 2;
+        const uint16_t *from = results + line * PADDED_N + first;
+#pragma unroll 8
+        for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
+            *(uint4 *)to = *(const uint4 *)from;
+    }
+    /* or the sums as they are, for everything else. */
+    __device__ __forceinline__ void put(unsigned char *memory) const {
+        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
+        float *sums = (float *)memory;
+#pragma unroll
+        for (int i = 0; i < MI * 2; i++)
+            if (i / 2 < rows) {
+#pragma unroll
+                for (int j = 0; j < NI; j++)
+                    *(float2 *)(sums + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
+                        make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+            }
+        __syncthreads();
+    }
+    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                          unsigned char *memory) {
+        const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
+        const float *sums = (const float *)memory;
+        put(memory);
+        const tegroup_impl_gpu_tile tile = shared;
+#pragma unroll 2
+        for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
+            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
+    }
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                           unsigned char *memory) {
+        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
+        else store(desc, tile, memory);
+    }
+
+#if TEGROUP_IMPL_ACTIVATION_KERNELS
+    /* With an activation, or its gradient: eight of its columns a thread and line. */
+    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
+                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
+        put(memory);
+        const tegroup_impl_gpu_tile tile = shared;
+        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+        else differentiate(desc, tile, (const float *)memory, epilogue);
+#endif
+    }
+    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
+     * behind them. */
+    static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
+        return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
+    }
+    static __device__ __forceinline__ int64_t others(const tegroup_activation_desc &f) {
+        return f.interleaved ? 16 : f.output.cols * 2;
+    }
+    static __device__ __forceinline__ void take(const float *sums, float alpha, bool empty, float (&x)[8]) {
+        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
+        const float sum[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
+    }
+    static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
+                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
+        const int64_t col = tile.col / 2 + first;
+        if (col >= f.output.cols) return;
+#pragma unroll 1
+        for (int i = me / (CHUNKS / 2); i < tile.m; i += 2 * LINES_A_PASS) {
+            const int64_t row = tile.row + i;
+            const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0),
+                        by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, i) : 1.0f;
+            uint32_t x[2][4], y[4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int at = interleaved ? 2 * first + half * 8 : first + half * 64;
+                const int64_t column = interleaved ? 2 * col + half * 8 : col + half * f.output.cols;
+                float z[8], bias[8];
+                take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
+                if (tile.bias) {
+                    const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
+                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
+                }
+#pragma unroll
+                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
+            }
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
+    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+            TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+            if (epilogue.keeps_d) {
+                char *to = eight(f.input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+            }
+            *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+        }
+    }
+#if TEGROUP_IMPL_BACKWARD_KERNELS
+    static __device__ __forceinline__ void differentiate(const tegroup_gemm_desc &desc,
+                                                         const tegroup_impl_gpu_tile &tile, const float *sums,
+                                                         const tegroup_impl_gpu_epilogue &epilogue) {
+        const tegroup_activation_desc &f = epilogue.activation;
+        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const float alpha = (float)f.alpha, limit = (float)f.limit;
+        const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
+        const int64_t col = tile.col + first;
+        const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
+        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
+        if (me / CHUNKS < tile.m && col < f.output.cols) {
+            one = *(const uint4 *)from;
+            two = *(const uint4 *)(from + others(f));
+        }
+#pragma unroll 1
+        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
+            const int i = line + me / CHUNKS;
+            const int64_t row = tile.row + i;
+            const bool there = i < tile.m && col < f.output.cols;
+            uint32_t x[2][4] = {{one.x, one.y, one.z, one.w}, {two.x, two.y, two.z, two.w}};
+            float part = 0;
+            from += LINES_A_PASS * f.input.ld * 2;
+            if (i + LINES_A_PASS < tile.m && col < f.output.cols) {
+                one = *(const uint4 *)from;
+                two = *(const uint4 *)(from + others(f));
+            }
+            if (there) {
+                const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0);
+                uint32_t y[4];
+                float dy[8];
+                take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
+#pragma unroll
+                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
+#define TEGROUP_IMPL_CALL(kind)                                                                                        \
+    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
+                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+                TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
+#undef TEGROUP_IMPL_CALL
+                char *to = eight(epilogue.grad_input, interleaved, row, col);
+                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
+                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
+                if (epilogue.activates_again)
+                    *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
+            }
+            if (!epilogue.row_sums) continue;
+            part = tegroup_impl_tree(part, TEGROUP_IMPL_ROW_SUM_COLS / 8, 32);
+            if (there && me % 4 == 0)
+                epilogue.row_sums[col / TEGROUP_IMPL_ROW_SUM_COLS * desc.d.shape.rows + row] = part;
+        }
+    }
+#endif
+#endif
+};
+
+/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
+ * end. */
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
+    return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
+}
+
+/* What a block does; with an epilogue, to all of its tiles. */
+template <typename BLOCK, typename... EPILOGUE>
+static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
+                                                                  const EPILOGUE &...epilogue) {
+    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
+    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
+    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
+    constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
+    __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
+    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
+    BLOCK block(ring);
+    const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
+    if (warp == 0) walk.begin();
+    for (int32_t round = 0;; round++) {
+        if (warp == 0 && round % FOUND == 0)
+            walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
+                      lane < FOUND ? &tiles[(round + lane) % (2 * FOUND)] : NULL);
+        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
+        const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
+        if (!tile.valid) break;
+        block.open(tile, epilogue...);
+        block.multiply(tile);
+        block.finish(call.desc, tile, ring, epilogue...);
+    }
+}
+
+template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
+static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
+    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
+#endif
+}
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+template <bool BF16, int OP>
+using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 128, 128, 2, 2, 3, true>;
+
+template <bool BF16, int OP>
+static __global__ void __launch_bounds__(128)
+    tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
+                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    __trap();
+#else
+    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
+#endif
+}
+#endif
+
+/* ==== [17] Portable GEMM: the FP32 kernel ==== */
+
+/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
+template <int OP>
+static __global__ void __launch_bounds__(256)
+    tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
+    constexpr int TILE = 64, TILE_K = 16;
+    __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
+    __shared__ tegroup_impl_gpu_tile tile;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
+    if (threadIdx.x < 32) walk.begin();
+    for (int64_t t = blockIdx.x;; t += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
+        __syncthreads();
+        if (!tile.valid) break;
+        constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
+        const int64_t a_line = A_ALONG_K ? tile.a_row / 4 : 1, a_k = A_ALONG_K ? 1 : tile.a_row / 4;
+        const int64_t b_line = B_ALONG_K ? tile.b_row / 4 : 1, b_k = B_ALONG_K ? 1 : tile.b_row / 4;
+        float sum[4][4] = {};
+        for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
+            for (int e = (int)threadIdx.x; e < TILE * TILE_K;
+                 e += 256) { /* threads run along whichever direction is contiguous */
+                const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
+                const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
+                const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
+                a[ka][la] = in_a ? ((const float *)tile.a)[la * a_line + (k0 + ka) * a_k] : 0.0f;
+                b[kb][lb] = in_b ? ((const float *)tile.b)[lb * b_line + (k0 + kb) * b_k] : 0.0f;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int kk = 0; kk < TILE_K; kk++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
+            __syncthreads();
+        }
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
+        __syncthreads();
+        const tegroup_impl_gpu_tile here = tile;
+#pragma unroll 1
+        for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
+            tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
+                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
+    }
+}
+
+/* ==== [18] Portable GEMM: plan and launch ==== */
+
+/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
+ * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
+typedef struct tegroup_impl_portable_row {
+    const void *bf16, *f16;
+    int32_t tile_m, tile_n, threads, shared_bytes;
+} tegroup_impl_portable_row;
+
+#define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
+    {                                                                                                                  \
+        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
+            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
+            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
+            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
+    }
+
+/* Rows of one operation, from the lowest tile to the highest. */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
+    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
+                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
+                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
+    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 1, 4, 4),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
+    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
+    *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
+    return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
+}
+
+#define TEGROUP_IMPL_PORTABLE_DECLARED 2432 /* bytes of shared memory that a kernel declares itself, at most */
+#define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
+    static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
+                          + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
+                      <= (kilobytes)*1024,                                                                             \
+                  "a block's shared memory")
+TEGROUP_IMPL_PORTABLE_FITS(64, 128, 1, 4, 4, 99);
+TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
+TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
+
+/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
+ * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
+ * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
+static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
+                                                                            int64_t columns, int64_t terms, int alike,
+                                                                            int32_t limit) {
+    int32_t count, i;
+    const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
+    for (i = 0; i + 1 < count; i++)
+        if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
+            || (rows[i + 1].tile_m > 128
+                && (lines < 384 || !alike || terms < 1024
+                    || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
+                           > columns + columns / 10)))
+            break;
+    return &rows[i];
+}
+
+/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
+static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
+    cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+#if defined(TEGROUP_IMPL_SHARED_LIMIT)
+    *limit = (int)tegroup_impl_min(*limit, TEGROUP_IMPL_SHARED_LIMIT);
+#endif
+    return code;
+}
+
+/* The plan with this kernel; its block may have no more shared memory than this GPU lets it. */
+static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, const void *kernel, int32_t threads,
+                                                        int32_t shared, tegroup_error *error) {
+    cudaFuncAttributes attributes;
+    int limit = 0;
+    cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
+    if (code == cudaSuccess) code = cudaFuncGetAttributes(&attributes, kernel);
+    if (code == cudaSuccess)
+        TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
+                          "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
+                          limit);
+    if (code == cudaSuccess) code = tegroup_impl_planned(plan, kernel, threads, shared, INT32_MAX);
+    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
+}
+static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, const tegroup_impl_portable_row *row,
+                                                            tegroup_error *error) {
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
+    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16, row->threads,
+                                      row->shared_bytes, error);
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+                  lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
+    const int forward = p->op == TEGROUP_OP_FORWARD;
+    int limit = 0;
+    if (p->a == TEGROUP_DTYPE_F32) {
+        plan->tile_m = plan->tile_n = 64;
+        plan->tile_k = 16;
+        return tegroup_impl_portable_take(plan,
+                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
+                                          : p->op == TEGROUP_OP_DGRAD
+                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
+                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>),
+                                          256, 0, error);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
+                                              "must be readable", error));
+    return tegroup_impl_portable_take_row(plan,
+                                          tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
+                                                                       forward ? p->k : p->n,
+                                                                       desc->expected_rows_max / 2 <= average, limit),
+                                          error);
+}
+
+static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    void *arguments[1];
+    cudaError_t code;
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    arguments[0] = &call;
+    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]),
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
+                            (size_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED], stream);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
+static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
+                                                              tegroup_error *error) {
+    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
+              shared = tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES;
+    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
+                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_fused_kernel<true, 1>)
+                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_portable_fused_kernel<false, 1>))
+                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_fused_kernel<true, 2>)
+                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_portable_fused_kernel<false, 2>));
+    tegroup_plan fused = *plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_portable_take(&fused, chosen, 128, shared, error));
+    kernel->function = fused.algorithm[TEGROUP_IMPL_PLANNED_KERNEL];
+    kernel->blocks = fused.algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
+                                                                const tegroup_impl_epilogue *epilogue,
+                                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
+    tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
+    void *arguments[2];
+    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
+    arguments[0] = &call;
+    arguments[1] = &end;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
+                         dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,
+                         stream),
+        "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_rest(&call, stream, error);
+}
+#endif
+#endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [15] Hopper's instructions ==== */
+/* ==== [19] Hopper's instructions ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -3305,7 +4325,7 @@ TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [16] Hopper GEMM: tiles ==== */
+/* ==== [20] Hopper GEMM: tiles ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -3635,7 +4655,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [17] Hopper GEMM: what becomes of sums ==== */
+/* ==== [21] Hopper GEMM: what becomes of sums ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -3839,7 +4859,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [18] Hopper GEMM: the kernel ==== */
+/* ==== [22] Hopper GEMM: the kernel ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- a block ---- */
@@ -4039,9 +5059,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
-    /* Of a stage: B's, which a narrow tile has as many of as others, but for those of halves. */
+    /* Of a stage: B's, which a narrow tile has as many of as others where these come in one box. */
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (halves() && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        const bool boxes = SHAPE::OP != TEGROUP_OP_FORWARD || halves();
+        return (boxes && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
@@ -4058,8 +5079,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
-                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
-                          TEGROUP_IMPL_SM90_LINES);
+                if (j < SHAPE::NARROW || !narrow(item))
+                    load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                              TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
@@ -4554,25 +5576,26 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [19] Hopper GEMM: plan and launch ==== */
+/* ==== [23] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enums of tegroup_impl_sm90_usual. */
-#if !defined(TEGROUP_IMPL_SM90_KERNELS)
-#define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
+ * stand together, in the order of the enums of tegroup_impl_sm90_usual. LOW(op) is PORTABLE's kernel for groups of few rows:
+ * small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+#define TEGROUP_IMPL_SM90_KERNELS(X, LOW)                                                                              \
     X(1, 128, 192, true, 3)                                                                                            \
     X(1, 64, 256, true, 4)                                                                                             \
     X(1, 64, 256, false, 2)                                                                                            \
+    LOW(1)                                                                                                             \
     X(2, 128, 192, true, 3)                                                                                            \
     X(2, 64, 256, true, 4)                                                                                             \
     X(2, 64, 256, false, 2)                                                                                            \
+    LOW(2)                                                                                                             \
     X(3, 128, 192, true, 3)                                                                                            \
     X(3, 128, 128, true, 4)
-#endif
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, shared_bytes;
+    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: LOW, where nothing else is given */
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
@@ -4584,8 +5607,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW)};
+#define TEGROUP_IMPL_SM90_LOW_ROW(op) {NULL, NULL, op, 0, 0, 0},
+    static const tegroup_impl_sm90_row rows[] = {
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_LOW_ROW)};
 #undef TEGROUP_IMPL_SM90_KERNEL_ROW
+#undef TEGROUP_IMPL_SM90_LOW_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -4599,44 +5625,48 @@ static inline int tegroup_impl_sm90_image(void) {
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
 }
 
-/* plan.algorithm: the row, its kernel in this unit, blocks, and the driver's function that makes tensor maps. */
-enum { TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_KERNEL, TEGROUP_IMPL_SM90_BLOCKS, TEGROUP_IMPL_SM90_ENCODE };
-
 /* Row `number` of the table for this plan. */
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t number, tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + number;
-    const void *kernel = plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
-    int multiprocessors = 0;
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row->shared_bytes);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
-    if (multiprocessors > TEGROUP_IMPL_SM90_MOST_BLOCKS) multiprocessors = TEGROUP_IMPL_SM90_MOST_BLOCKS;
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (row->shared_bytes == 0)
+        return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count), error);
+#endif
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
-    plan->algorithm[TEGROUP_IMPL_SM90_ROW] = (uint64_t)number;
-    plan->algorithm[TEGROUP_IMPL_SM90_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS] = (uint64_t)multiprocessors;
-    return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16,
+                             TEGROUP_IMPL_SM90_THREADS, row->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+        "plan", "the kernel's attributes must be readable", error);
 }
 
-/* The first row of this plan's operation, and how many there are. */
+/* Whether LOW can run this plan: it picks no rows by index. */
+static inline int tegroup_impl_sm90_low(const tegroup_problem *p) {
+#if defined(TEGROUP_NO_PORTABLE)
+    (void)p;
+    return 0;
+#else
+    return p->op != TEGROUP_OP_WGRAD && !p->gathered[TEGROUP_IMPL_A];
+#endif
+}
+
+/* The first row of this plan's operation, and how many there are for it. */
 static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int32_t *first) {
     int32_t count, i, n = 0;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (i = count - 1; i >= 0; i--)
-        if (rows[i].op == (int32_t)plan->problem.op) *first = i, n++;
+        if (rows[i].op == (int32_t)plan->problem.op)
+            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_low(&plan->problem);
     return n;
 }
 
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths. */
+ * long sums, of being of two widths, and of being narrow all of them. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, LOW };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
@@ -4645,9 +5675,12 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
     const int32_t narrow =
         turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+    const double low = (forward ? 1.06 : 1.12) * (1 + 64.0 / (double)(k + 1))
+                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
-                        * (narrow ? 1 + (double)k / 600000 : 1),
+                        * (narrow * turns::NARROW >= n ? 1.15
+                           : narrow                    ? 1 + (double)k / 600000
+                                                       : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -4656,7 +5689,10 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                            && average <= 1024)
                    ? WGRAD_128X128
                    : WGRAD_128X192;
-    if (average <= 64) return TURNS_64X256;
+    if (average <= 64)
+        return tegroup_impl_sm90_low(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
+                   ? LOW
+                   : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
@@ -4693,7 +5729,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the driver must tell its functions", error));
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
-    plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
     count = tegroup_impl_sm90_candidates(plan, &first);
     TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
@@ -4725,7 +5761,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
+    const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape),
               empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
@@ -4789,11 +5825,14 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
                                      : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
                              : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
                                      : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
-    kernel->function = (uint64_t)(uintptr_t)chosen;
-    kernel->blocks = plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
-    return tegroup_impl_cuda_status(
-        cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
-        "the kernel's attributes must be readable", error);
+    tegroup_plan fused = *plan;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(tegroup_impl_planned(&fused, chosen, TEGROUP_IMPL_SM90_THREADS, forward::SHARED_BYTES,
+                                                      TEGROUP_IMPL_SM90_MOST_BLOCKS),
+                                 "plan", "the kernel's attributes must be readable", error));
+    kernel->function = fused.algorithm[TEGROUP_IMPL_PLANNED_KERNEL];
+    kernel->blocks = fused.algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    return TEGROUP_OK;
 }
 
 /* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
@@ -4841,11 +5880,10 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    int32_t count;
-    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
-    int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
+    int32_t tile_m = plan->tile_m, tile_n = plan->tile_n,
+            shared_bytes = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
+                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
@@ -4896,1003 +5934,13 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] != TEGROUP_IMPL_SM90_THREADS) /* LOW */
+        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
     return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
 }
 #endif /* TEGROUP_NO_SM90 */
-#if !defined(TEGROUP_NO_PORTABLE)
-
-/* ==== [20] Portable GEMM: tiles ==== */
-
-/* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
- * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
- * Each element is summed over k in steps of 16 from 0 upwards, whatever the tile, so the tile never changes a bit. */
-#define TEGROUP_IMPL_PORTABLE_TILE_K 64 /* two-byte elements: one 128-byte row of shared memory */
-#define TEGROUP_IMPL_PORTABLE_FOUND 8   /* tiles that are found at a time */
-
-/* A tile of a group's product: where its operands and results begin, and how much of the group there is from there on. */
-typedef struct tegroup_impl_gpu_tile {
-    const char *a, *b, *c, *bias; /* bias, scale: NULL = none */
-    const char *scale;
-    char *d;
-    int64_t a_row, b_row, c_row, d_row; /* bytes between rows */
-    int64_t k, row, col;                /* of D's buffer the first row, and its column */
-    int32_t m, n;                       /* at most the tile's own */
-    float alpha, beta;
-    int16_t reads_c, valid; /* 0: beta is 0, and C is not read; no tile is left */
-} tegroup_impl_gpu_tile;
-
-/* All 16, or nothing; without a branch between the instructions around it. */
-static __device__ __forceinline__ void tegroup_impl_cp_async_if(bool there, uint32_t to, const void *from) {
-    asm volatile(
-        "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\n@p cp.async.cg.shared.global [%1], [%2], 16;}\n" ::"r"((int)there),
-        "r"(to), "l"(from)
-        : "memory");
-}
-
-template <bool TRANSPOSED>
-static __device__ __forceinline__ void tegroup_impl_ldmatrix(uint32_t (&r)[4], uint32_t from) {
-    if (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(from)
-                     : "memory");
-}
-
-/* volatile, as the loads of fragments are: their order is the program's, not the compiler's. */
-template <bool BF16>
-static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                        uint32_t b1) {
-    if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};\n"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* ---- scheduling ---- */
-
-/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
-static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
-                                                             tegroup_impl_product *p) {
-    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
-}
-
-template <int TILE_M, int TILE_N>
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
-                                                                 tegroup_impl_product *p) {
-    tegroup_impl_gpu_product(&call, g, p);
-    if (p->skip || p->untouched || p->m <= 0 || p->n <= 0) return 0;
-    return tegroup_impl_ceil_div(p->m, TILE_M) * tegroup_impl_ceil_div(p->n, TILE_N);
-}
-
-/* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
- * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
- * walk never turns back. Lives in shared memory: registers are for sums. */
-template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
-    int64_t before;   /* tiles before the 32 groups at hand */
-    int64_t upto[32]; /* of these: tiles of each one and those before it */
-    int32_t base;     /* the first of these */
-
-    __device__ __forceinline__ void load(const tegroup_impl_gpu_call &call, int32_t first, int64_t tiles_before) {
-        const int32_t lane = (int32_t)threadIdx.x & 31, g = first + lane;
-        tegroup_impl_product p;
-        int64_t sum = g < call.desc.a.shape.groups ? tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, g, &p) : 0;
-        for (int32_t step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane >= step) sum += other;
-        }
-        __syncwarp();
-        upto[lane] = sum;
-        if (lane == 0) {
-            base = first;
-            before = tiles_before;
-        }
-        __syncwarp();
-    }
-    /* Tile number t of this lane, or none when there are fewer; lanes that look for nothing pass NULL. Within a group tiles go in
-     * stripes of 8 along m: their operands stay in L2. */
-    __device__ __forceinline__ void find(const tegroup_impl_gpu_call &call, int64_t t, tegroup_impl_gpu_tile *tile) {
-        for (;;) {
-            if (tile && t < before + upto[31]) {
-                int32_t owner = 0; /* groups that end before the tile */
-#pragma unroll
-                for (int32_t half = 16; half > 0; half /= 2)
-                    if (t >= before + upto[owner + half - 1]) owner += half;
-                put(call, base + owner, t - before - (owner > 0 ? upto[owner - 1] : 0), tile);
-                tile = NULL;
-            }
-            const bool more = base + 32 < call.desc.a.shape.groups;
-            if (tile && !more) tile->valid = 0;
-            if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
-            load(call, base + 32, before + upto[31]);
-        }
-        __syncwarp();
-    }
-    /* Tile number `local` of group g. */
-    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int64_t local,
-                                        tegroup_impl_gpu_tile *tile) {
-        const tegroup_gemm_desc &desc = call.desc;
-        tegroup_impl_product p;
-        tegroup_impl_gpu_product(&call, g, &p);
-        const int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
-        const int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
-                      within = local - stripe * 8 * tiles_n;
-        const int64_t i0 = (8 * stripe + within % height) * TILE_M, j0 = within / height * TILE_N;
-        const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-        tile->a_row = p.a.ld * in;
-        tile->b_row = p.b.ld * in;
-        tile->c_row = p.c.ld * out;
-        tile->d_row = p.d.ld * out;
-        tile->a = p.a.base + (p.a.first + i0 * p.a_line) * in;
-        tile->b = p.b.base + (p.b.first + j0 * p.b_line) * in;
-        tile->c = p.c.base + (p.c.first + j0) * out + i0 * tile->c_row;
-        tile->d = p.d.base + (p.d.first + j0) * out + i0 * tile->d_row;
-        tile->bias = desc.bias.dtype == TEGROUP_DTYPE_UNSET || desc.op != TEGROUP_OP_FORWARD
-                         ? NULL
-                         : p.bias.base + (p.bias.first + j0) * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
-        tile->scale =
-            desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
-                ? NULL
-                : (const char *)desc.row_scale + (p.a.row0 + i0) * (desc.row_scale_dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-        tile->k = p.k;
-        tile->row = p.d.row0 + i0;
-        tile->col = j0;
-        tile->m = (int32_t)tegroup_impl_min(TILE_M, p.m - i0);
-        tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
-        tile->alpha = (float)p.alpha;
-        tile->beta = (float)p.beta;
-        tile->reads_c = p.beta != 0;
-        tile->valid = 1;
-    }
-};
-
-/* ---- loading ---- */
-
-/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. AT_ONCE: words of the four, as registers allow. */
-template <int AT_ONCE>
-static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
-#pragma unroll AT_ONCE
-    for (int i = 0; i < 16; i += 4) {
-        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
-                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
-        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
-    }
-}
-
-/* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
- * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
- * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
-/* TWICE: lines from 64 on are others. */
-template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegroup_impl_loader {
-    static constexpr int TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K, ROWS = ALONG_K ? LINES : TILE_K;
-    static constexpr int ROWS_A_PASS = THREADS / 8, PASSES_A_PANEL = ROWS / ROWS_A_PASS,
-                         PASSES = PASSES_A_PANEL * (ALONG_K ? 1 : LINES / 64);
-    static_assert(ALONG_K || LINES % 64 == 0, "panels are whole");
-    static_assert(ROWS_A_PASS % 8 == 0 && ROWS % ROWS_A_PASS == 0, "the permutation must repeat from pass to pass");
-    static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
-    const char *from; /* this thread's first chunk of the next step */
-    int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: of the second half; */
-    int64_t jump;     /* and bytes that these are further on than if they followed */
-    bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
-
-    static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
-    static __device__ __forceinline__ int32_t chunk() { return (int32_t)threadIdx.x % 8; }
-    static __device__ __forceinline__ int32_t down(int pass) { return pass % PASSES_A_PANEL * ROWS_A_PASS; }
-    static __device__ __forceinline__ int32_t panel(int pass) { return pass / PASSES_A_PANEL; }
-    static __device__ __forceinline__ bool aligned(const char *at, int64_t row_bytes) {
-        return (((uintptr_t)at | (uintptr_t)row_bytes) & 15) == 0;
-    }
-
-    __device__ __forceinline__ void open(const char *base, int64_t row_bytes, int32_t lines) {
-        from = base + row() * row_bytes + chunk() * 16;
-        room = ALONG_K ? lines - row() : lines - chunk() * 8;
-        whole = aligned(base, row_bytes) && (ALONG_K || lines % 8 == 0) && row_bytes < (int64_t)1 << 32;
-        room2 = room - 64;
-        jump = 0;
-    }
-    /* As many lines of each half, the second ones `apart` lines after the first. */
-    __device__ __forceinline__ void open_twice(const char *base, int64_t row_bytes, int32_t lines, int64_t apart) {
-        open(base, row_bytes, lines);
-        room2 = room;
-        jump = (apart - 64) * row_bytes;
-    }
-    __device__ __forceinline__ bool there(int pass) const {
-        return TWICE && down(pass) >= 64 ? down(pass) - 64 < room2
-               : ALONG_K                 ? down(pass) < room
-                                         : panel(pass) * 64 < room;
-    }
-    __device__ __forceinline__ int64_t further(int pass) const { return TWICE && down(pass) >= 64 ? jump : 0; }
-    /* This thread's place in a stage. */
-    static __device__ __forceinline__ uint32_t place() {
-        return (uint32_t)((row() * 8 + (chunk() ^ (row() & 7))) * 16);
-    }
-    /* The tile of the next step, to this thread's place `to`; k elements along k, all TILE_K of them where WHOLE is said ahead. Of
-     * lines that do not exist nothing is loaded: whatever is there in their place leads to results that nobody stores. */
-    template <bool WHOLE> __device__ __forceinline__ void load(uint32_t to, int64_t row_bytes, int32_t k) const {
-        if (!WHOLE && (!whole || k < TILE_K)) {
-            piece_by_piece(to, row_bytes, k);
-            return;
-        }
-#pragma unroll
-        for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
-                                     from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
-                                         + further(pass));
-    }
-    /* The same where it may end within a chunk, or chunks are not aligned. */
-    __device__ __forceinline__ void piece_by_piece(uint32_t to, int64_t row_bytes, int32_t k) const {
-#pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) { /* of no bytes nothing is read, wherever that would be */
-            const char *at = from + down(pass) * row_bytes + panel(pass) * 128 + further(pass);
-            const int32_t left =
-                ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
-            const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
-            const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
-            else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
-        }
-    }
-    __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
-};
-
-/* ==== [21] Portable GEMM: the kernels ==== */
-
-/* ---- storing ---- */
-
-/* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */
-static __device__ __forceinline__ void tegroup_impl_gpu_load8(tegroup_dtype dtype, const char *from, int32_t count,
-                                                              float (&x)[8]) {
-    if (count == 8 && ((uintptr_t)from & 15) == 0) {
-        uint4 low = *(const uint4 *)from, high = low;
-        if (dtype == TEGROUP_DTYPE_F32) high = ((const uint4 *)from)[1];
-        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const bool bf16 = dtype == TEGROUP_DTYPE_BF16;
-            x[i] = dtype == TEGROUP_DTYPE_F32 ? tegroup_impl_f32_of_bits(word[i])
-                   : i % 2                    ? tegroup_impl_high_half(word[i / 2], bf16)
-                                              : tegroup_impl_low_half(word[i / 2], bf16);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) x[i] = i < count ? tegroup_impl_gpu_load(dtype, from, i) : 0.0f;
-}
-
-static __device__ __forceinline__ void tegroup_impl_gpu_store8(tegroup_dtype dtype, char *to, int32_t count,
-                                                               const float (&x)[8]) {
-    const bool f32 = dtype == TEGROUP_DTYPE_F32, bf16 = dtype == TEGROUP_DTYPE_BF16;
-    const bool whole = count == 8 && ((uintptr_t)to & 15) == 0;
-    if (f32) {
-        if (whole) {
-            ((float4 *)to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-            ((float4 *)to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-            return;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (i < count) ((float *)to)[i] = x[i];
-        return;
-    }
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-    if (whole) {
-        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < count) ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
-}
-
-/* Eight sums of line `line` from column `first` on, both within the tile: alpha * sum + beta * C + scale * bias. The tile is a
- * copy in registers: the compiler cannot know that stores to D leave shared memory alone. */
-static __device__ __forceinline__ void tegroup_impl_gpu_finish(const tegroup_gemm_desc &desc,
-                                                               const tegroup_impl_gpu_tile &tile, int line, int first,
-                                                               const float *sums) {
-    const bool empty = tile.k == 0; /* an empty sum is no term at all */
-    const int32_t count = tile.n - first < 8 ? tile.n - first : 8, bytes = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-    const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
-    float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, y[8];
-    if (line >= tile.m || count <= 0) return;
-#pragma unroll
-    for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(tile.alpha, x[e]);
-    if (tile.reads_c) {
-        tegroup_impl_gpu_load8(desc.d.dtype, tile.c + line * tile.c_row + first * bytes, count, y);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            x[e] = empty ? tegroup_impl_gpu_mul(tile.beta, y[e]) : tegroup_impl_gpu_fma(tile.beta, y[e], x[e]);
-    }
-    if (tile.bias) {
-        const float by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, line) : 1.0f;
-        tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + first * (desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2),
-                               count, y);
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = tegroup_impl_gpu_fma(by, y[e], x[e]);
-    }
-    tegroup_impl_gpu_store8(desc.d.dtype, tile.d + line * tile.d_row + first * bytes, count, x);
-}
-
-/* Is the result alpha times the sum and nothing else, two bytes wide, in whole 16-byte pieces? */
-static __device__ __forceinline__ bool tegroup_impl_gpu_plain(const tegroup_gemm_desc &desc,
-                                                              const tegroup_impl_gpu_tile &tile) {
-    return tile.k > 0 && !tile.reads_c && !tile.bias && desc.d.dtype != TEGROUP_DTYPE_F32
-           && (((uintptr_t)tile.d | (uintptr_t)tile.d_row | (uintptr_t)tile.n * 2) & 15) == 0;
-}
-
-/* ---- fragments ---- */
-
-/* Where a lane reads its row of a fragment's first 8x8 matrix: `line` is the warp's first line, upper and later (0 or 1) say
- * whether its matrix is the one of the eight higher lines, and of the eight later k. */
-template <bool ALONG_K>
-static __device__ __forceinline__ uint32_t tegroup_impl_fragments(int line, int upper, int later, int r) {
-    return ALONG_K ? (uint32_t)((line + upper * 8 + r) * 128 + (later ^ r) * 16)
-                   : (uint32_t)(line / 64 * 8192 + (later * 8 + r) * 128 + ((line % 64 / 8 + upper) ^ r) * 16);
-}
-
-/* The same for sixteen kk of k and the i-th sixteen lines. The chunk's number is permuted by XOR, and so moved by XOR: a warp's
- * first line is a multiple of 32 where a tile is in panels. skip: when that is in the middle of a panel, bytes of one, since
- * the next then begins at i = 2. */
-template <bool ALONG_K>
-static __device__ __forceinline__ uint32_t tegroup_impl_fragment(uint32_t at, uint32_t skip, int kk, int i) {
-    return ALONG_K ? (at ^ (uint32_t)(kk * 32)) + (uint32_t)(i * 16 * 128)
-                   : (at ^ (uint32_t)(i % 4 * 32)) + (uint32_t)(kk * 16 * 128 + i / 4 * 8192) + (i % 4 >= 2 ? skip : 0);
-}
-
-/* ---- the two-byte kernel ---- */
-
-/* A block's work on one tile: the ring of loads, the fragments and the sums. */
-template <bool BF16, int OP, int TILE_M_, int TILE_N_, int WARPS_M, int WARPS_N, int STAGES, bool FUSED = false>
-struct tegroup_impl_portable_block {
-    static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, TILE_K = TEGROUP_IMPL_PORTABLE_TILE_K;
-    static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
-    static constexpr int WARP_N = TILE_N / WARPS_N, MI = TILE_M / WARPS_M / 16, NI = WARP_N / 8, PAIRS = NI / 2;
-    static constexpr int STEPS = TILE_K / 16, CHUNKS = TILE_N / 8, LINES_A_PASS = THREADS / CHUNKS;
-    static constexpr int PADDED_N = TILE_N + 8; /* eight rows of fragments meet different banks */
-    static constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
-    static constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2,
-                         RING_BYTES = STAGES * STAGE_BYTES, SUMS_BYTES = TILE_M * PADDED_N * 4;
-    /* The sums take the ring's place in the end; 128: room to align it. */
-    static constexpr int SHARED_BYTES = (RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES) + 128;
-    static constexpr bool SHARED = A_ALONG_K && MI == 4; /* where a group ends, warps share the lines that are left */
-    static_assert(PAIRS % 2 == 0, "B's two sets of fragments alternate");
-
-    uint32_t ring, place;      /* the ring, and in its first stage the thread's own place */
-    uint32_t at_a, at_b, skip; /* this lane's place in a tile of A and of B */
-    tegroup_impl_loader<TILE_M, A_ALONG_K, THREADS> load_a;
-    tegroup_impl_loader<TILE_N, B_ALONG_K, THREADS, FUSED && B_ALONG_K> load_b;
-    int32_t left, reading; /* steps from this one on; its stage. STAGES - 1 of them are on their way */
-    int32_t rows;          /* sixteens of lines that a warp works on */
-    float sum[MI][NI][4];
-    uint32_t fa[MI][4], fb[2][4];
-
-    __device__ __forceinline__ int warp_m(int thread) const { return thread / 32 % WARPS_M * rows * 16; }
-    static __device__ __forceinline__ int warp_n(int thread) { return thread / 32 / WARPS_M * WARP_N; }
-
-    __device__ __forceinline__ explicit tegroup_impl_portable_block(const void *memory) {
-        ring = tegroup_impl_shared(memory);
-        place = ring + load_a.place();
-    }
-
-    /* The first loads of a tile. The ring must be free. */
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile) {
-        load_b.open(tile.b, tile.b_row, tile.n);
-        begin(tile);
-    }
-    __device__ __forceinline__ void open(const tegroup_impl_gpu_tile &tile, const tegroup_impl_gpu_epilogue &epilogue) {
-        if (halves(epilogue)) /* half a tile of gates, and as many ups */
-            load_b.open_twice(tile.b - tile.col / 2 * tile.b_row, tile.b_row, tile.n / 2,
-                              epilogue.activation.output.cols);
-        else load_b.open(tile.b, tile.b_row, tile.n);
-        begin(tile);
-    }
-    static __device__ __forceinline__ bool halves(const tegroup_impl_gpu_epilogue &epilogue) {
-        return OP == TEGROUP_OP_FORWARD && !epilogue.activation.interleaved;
-    }
-    __device__ __forceinline__ void begin(const tegroup_impl_gpu_tile &tile) {
-        load_a.open(tile.a, tile.a_row, tile.m);
-        reading = 0;
-#pragma unroll 1
-        for (left = (int32_t)((tile.k + TILE_K - 1) / TILE_K) + STAGES - 1; reading < STAGES - 1; reading++, left--) {
-            load_into_a<false>(tile, reading);
-            load_into_b<false>(tile, reading);
-            advance(tile);
-        }
-        reading = 0;
-    }
-    /* Elements of k in the step STAGES - 1 after this one. */
-    __device__ __forceinline__ int32_t loadable(const tegroup_impl_gpu_tile &tile) const {
-        return left > STAGES ? TILE_K : (int32_t)((uint32_t)(tile.k - 1) % TILE_K) + 1;
-    }
-    template <bool WHOLE>
-    __device__ __forceinline__ void load_into_a(const tegroup_impl_gpu_tile &tile, int32_t stage) {
-        if (left >= STAGES)
-            load_a.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES), tile.a_row, loadable(tile));
-    }
-    template <bool WHOLE>
-    __device__ __forceinline__ void load_into_b(const tegroup_impl_gpu_tile &tile, int32_t stage) {
-        if (left >= STAGES)
-            load_b.template load<WHOLE>(place + (uint32_t)(stage * STAGE_BYTES + A_BYTES), tile.b_row, loadable(tile));
-        tegroup_impl_cp_commit(); /* also when empty, so that the count of pending groups stays true */
-    }
-    /* Long after the loads: an address that the queue of loads has not taken yet cannot be moved, and the warp would wait. */
-    __device__ __forceinline__ void advance(const tegroup_impl_gpu_tile &tile) {
-        load_a.advance(tile.a_row);
-        load_b.advance(tile.b_row);
-    }
-    __device__ __forceinline__ int32_t free_stage() const { return reading == 0 ? STAGES - 1 : reading - 1; }
-    __device__ __forceinline__ void
-    arrive() { /* the next step's tile is there, and the one before this step's is free */
-        tegroup_impl_cp_wait<STAGES - 2>();
-        __syncthreads();
-    }
-
-    __device__ __forceinline__ void fetch_a(int kk, int i) {
-        tegroup_impl_ldmatrix<!A_ALONG_K>(fa[i], ring + (uint32_t)(reading * STAGE_BYTES)
-                                                     + tegroup_impl_fragment<A_ALONG_K>(at_a, 0, kk, i));
-    }
-    __device__ __forceinline__ void fetch_b(int kk, int pair) {
-        tegroup_impl_ldmatrix<!B_ALONG_K>(
-            fb[pair % 2], ring + (uint32_t)(reading * STAGE_BYTES)
-                              + tegroup_impl_fragment<B_ALONG_K>(at_b, WARP_N % 64 ? skip : 0, kk, pair));
-    }
-
-    /* Sixteen kk of a step: B's fragments come a pair of columns ahead of their products, A's of the next sixteen row by row under
-     * the last pair. One set of A's is what registers leave room for; the other warp of the scheduler fills the gaps. */
-    template <bool WHOLE, int ROWS, int KK>
-    __device__ __forceinline__ void sixteen(const tegroup_impl_gpu_tile &tile, bool more) {
-        constexpr int NEXT = (KK + 1) % STEPS;
-#pragma unroll
-        for (int pair = 0; pair < PAIRS; pair++) {
-            const bool last = pair + 1 == PAIRS;
-            if (last && NEXT == 0) {
-                advance(tile);
-                arrive();
-                reading = reading + 1 == STAGES ? 0 : reading + 1;
-            }
-            if (!last) fetch_b(KK, pair + 1);
-            else if (NEXT > 0 || more) fetch_b(NEXT, 0);
-#pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                tegroup_impl_mma<BF16>(sum[i][2 * pair], fa[i], fb[pair % 2][0], fb[pair % 2][1]);
-                tegroup_impl_mma<BF16>(sum[i][2 * pair + 1], fa[i], fb[pair % 2][2], fb[pair % 2][3]);
-                if (last && (NEXT > 0 || more)) fetch_a(NEXT, i);
-            }
-            if (WHOLE && pair == 1 && KK == 0) load_into_a<true>(tile, free_stage());
-            if (WHOLE && pair == 1 && KK == 1) load_into_b<true>(tile, free_stage());
-        }
-    }
-    template <int ROWS> __device__ __forceinline__ void fetch() {
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) fetch_a(0, i);
-        fetch_b(0, 0);
-    }
-    /* Loads that may end anywhere are made between steps, where no fragments take up registers. */
-    template <bool WHOLE, int ROWS> __device__ __forceinline__ void steps(const tegroup_impl_gpu_tile &tile) {
-        if (WHOLE) fetch<ROWS>();
-#pragma unroll 1
-        for (; left > 0; left--) {
-            if (!WHOLE) {
-                load_into_a<false>(tile, free_stage());
-                load_into_b<false>(tile, free_stage());
-                fetch<ROWS>();
-            }
-            sixteen<WHOLE, ROWS, 0>(tile, true);
-            sixteen<WHOLE, ROWS, 1>(tile, true);
-            sixteen<WHOLE, ROWS, 2>(tile, true);
-            sixteen<WHOLE, ROWS, 3>(tile, WHOLE && left > 1);
-        }
-    }
-    __device__ __forceinline__ void multiply(const tegroup_impl_gpu_tile &tile) {
-        /* In A's tile the matrices of a fragment run along m first, in B's along k first. */
-        const int me = tegroup_impl_thread(), matrix = me % 32 / 8, r = me % 8,
-                  least = (tile.m + WARPS_M * 16 - 1) / (WARPS_M * 16);
-        const bool whole = load_a.whole && load_b.whole && tile.k % TILE_K == 0;
-        rows = SHARED && whole && least < MI ? least : MI;
-        at_a = tegroup_impl_fragments<A_ALONG_K>(warp_m(me), matrix & 1, matrix >> 1, r);
-        skip = (uint32_t)(warp_n(me) % 64 / 32 * 8192);
-        at_b = A_BYTES + tegroup_impl_fragments<B_ALONG_K>(warp_n(me), matrix >> 1, matrix & 1, r);
-#pragma unroll
-        for (int i = 0; i < MI; i++)
-#pragma unroll
-            for (int j = 0; j < NI; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) sum[i][j][e] = 0;
-        if (tile.k > 0) {
-            arrive();
-            if (SHARED && rows == 1) steps<true, 1>(tile);
-            else if (SHARED && rows == 2) steps<true, 2>(tile);
-            else if (SHARED && rows == 3) steps<true, 3>(tile);
-            else if (whole) steps<true, MI>(tile);
-            else steps<false, MI>(tile);
-        }
-        tegroup_impl_cp_wait<0>();
-        __syncthreads(); /* the ring is free */
-    }
-
-    /* Results go through the ring, so that neighbouring threads store neighbouring columns: alpha times the sums as two-byte
-     * numbers, ready to be copied, */
-    __device__ __forceinline__ void store_plainly(bool bf16, const tegroup_impl_gpu_tile &tile, unsigned char *memory) {
-        const float alpha = tile.alpha;
-        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
-        uint16_t *results = (uint16_t *)memory;
-#pragma unroll
-        for (int i = 0; i < MI * 2; i++)
-            if (i / 2 < rows) {
-#pragma unroll
-                for (int j = 0; j < NI; j++)
-                    *(uint32_t *)(results + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
-                        tegroup_impl_two_halves(tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2]),
-                                                tegroup_impl_gpu_mul(alpha, sum[i / 2][j][i % 2 * 2 + 1]), bf16);
-            }
-        __syncthreads();
-        const int line = me / CHUNKS, first = me % CHUNKS * 8;
-        const int64_t row = tile.d_row;
-        const int32_t lines = line < LINES_A_PASS && first < tile.n ? tile.m : 0;
-        char *to = tile.d + line * row + first * 2;
-        const uint16_t *from = results + line * PADDED_N + first;
-#pragma unroll 8
-        for (int i = line; i < lines; i += LINES_A_PASS, from += LINES_A_PASS * PADDED_N, to += LINES_A_PASS * row)
-            *(uint4 *)to = *(const uint4 *)from;
-    }
-    /* or the sums as they are, for everything else. */
-    __device__ __forceinline__ void put(unsigned char *memory) const {
-        const int me = tegroup_impl_thread(), from_m = warp_m(me) + me % 32 / 4, from_n = warp_n(me) + me % 4 * 2;
-        float *sums = (float *)memory;
-#pragma unroll
-        for (int i = 0; i < MI * 2; i++)
-            if (i / 2 < rows) {
-#pragma unroll
-                for (int j = 0; j < NI; j++)
-                    *(float2 *)(sums + (from_m + i * 8) * PADDED_N + from_n + j * 8) =
-                        make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
-            }
-        __syncthreads();
-    }
-    __device__ __forceinline__ void store(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                          unsigned char *memory) {
-        const int me = tegroup_impl_thread(), line = me / CHUNKS, first = me % CHUNKS * 8;
-        const float *sums = (const float *)memory;
-        put(memory);
-        const tegroup_impl_gpu_tile tile = shared;
-#pragma unroll 2
-        for (int i = line; i < (line < LINES_A_PASS ? tile.m : 0); i += LINES_A_PASS)
-            tegroup_impl_gpu_finish(desc, tile, i, first, sums + i * PADDED_N + first);
-    }
-    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                           unsigned char *memory) {
-        if (tegroup_impl_gpu_plain(desc, tile)) store_plainly(desc.d.dtype == TEGROUP_DTYPE_BF16, tile, memory);
-        else store(desc, tile, memory);
-    }
-
-#if TEGROUP_IMPL_ACTIVATION_KERNELS
-    /* With an activation, or its gradient: eight of its columns a thread and line. */
-    __device__ __forceinline__ void finish(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &shared,
-                                           unsigned char *memory, const tegroup_impl_gpu_epilogue &epilogue) {
-        put(memory);
-        const tegroup_impl_gpu_tile tile = shared;
-        if (OP == TEGROUP_OP_FORWARD) activate(desc, tile, (const float *)memory, epilogue);
-#if TEGROUP_IMPL_BACKWARD_KERNELS
-        else differentiate(desc, tile, (const float *)memory, epilogue);
-#endif
-    }
-    /* Of gates and ups the first eight that a row has from column `col` of what is activated on, and how many bytes the others are
-     * behind them. */
-    static __device__ __forceinline__ char *eight(const tegroup_matrix &m, bool interleaved, int64_t row, int64_t col) {
-        return (char *)m.data + (row * m.ld + (interleaved ? 2 * col : col)) * 2;
-    }
-    static __device__ __forceinline__ int64_t others(const tegroup_activation_desc &f) {
-        return f.interleaved ? 16 : f.output.cols * 2;
-    }
-    static __device__ __forceinline__ void take(const float *sums, float alpha, bool empty, float (&x)[8]) {
-        const float4 low = ((const float4 *)sums)[0], high = ((const float4 *)sums)[1];
-        const float sum[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = empty ? 0.0f : tegroup_impl_gpu_mul(alpha, sum[e]);
-    }
-    static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
-                                                    const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
-        const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
-        const float alpha = (float)f.alpha, limit = (float)f.limit;
-        const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
-        const int64_t col = tile.col / 2 + first;
-        if (col >= f.output.cols) return;
-#pragma unroll 1
-        for (int i = me / (CHUNKS / 2); i < tile.m; i += 2 * LINES_A_PASS) {
-            const int64_t row = tile.row + i;
-            const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0),
-                        by = tile.scale ? tegroup_impl_gpu_load_scale(desc.row_scale_dtype, tile.scale, i) : 1.0f;
-            uint32_t x[2][4], y[4];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int at = interleaved ? 2 * first + half * 8 : first + half * 64;
-                const int64_t column = interleaved ? 2 * col + half * 8 : col + half * f.output.cols;
-                float z[8], bias[8];
-                take(sums + i * PADDED_N + at, tile.alpha, tile.k == 0, z);
-                if (tile.bias) {
-                    const int bytes = desc.bias.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
-                    tegroup_impl_gpu_load8(desc.bias.dtype, tile.bias + (column - tile.col) * bytes, 8, bias);
-#pragma unroll
-                    for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
-                }
-#pragma unroll
-                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
-            }
-#define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
-    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
-            TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
-#undef TEGROUP_IMPL_CALL
-            if (epilogue.keeps_d) {
-                char *to = eight(f.input, interleaved, row, col);
-                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
-                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
-            }
-            *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
-        }
-    }
-#if TEGROUP_IMPL_BACKWARD_KERNELS
-    static __device__ __forceinline__ void differentiate(const tegroup_gemm_desc &desc,
-                                                         const tegroup_impl_gpu_tile &tile, const float *sums,
-                                                         const tegroup_impl_gpu_epilogue &epilogue) {
-        const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
-        const float alpha = (float)f.alpha, limit = (float)f.limit;
-        const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
-        const int64_t col = tile.col + first;
-        const char *from = eight(f.input, interleaved, tile.row + me / CHUNKS, col);
-        uint4 one = make_uint4(0, 0, 0, 0), two = one; /* of the next line, which is long on its way */
-        if (me / CHUNKS < tile.m && col < f.output.cols) {
-            one = *(const uint4 *)from;
-            two = *(const uint4 *)(from + others(f));
-        }
-#pragma unroll 1
-        for (int line = 0; line < tile.m; line += LINES_A_PASS) { /* warps stay whole for the sums */
-            const int i = line + me / CHUNKS;
-            const int64_t row = tile.row + i;
-            const bool there = i < tile.m && col < f.output.cols;
-            uint32_t x[2][4] = {{one.x, one.y, one.z, one.w}, {two.x, two.y, two.z, two.w}};
-            float part = 0;
-            from += LINES_A_PASS * f.input.ld * 2;
-            if (i + LINES_A_PASS < tile.m && col < f.output.cols) {
-                one = *(const uint4 *)from;
-                two = *(const uint4 *)(from + others(f));
-            }
-            if (there) {
-                const float scale = tegroup_impl_weight<float>(f.row_scale, row, 0);
-                uint32_t y[4];
-                float dy[8];
-                take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
-#pragma unroll
-                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
-#define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
-                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
-                TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
-#undef TEGROUP_IMPL_CALL
-                char *to = eight(epilogue.grad_input, interleaved, row, col);
-                *(uint4 *)to = make_uint4(x[0][0], x[0][1], x[0][2], x[0][3]);
-                *(uint4 *)(to + others(f)) = make_uint4(x[1][0], x[1][1], x[1][2], x[1][3]);
-                if (epilogue.activates_again)
-                    *(uint4 *)eight(f.output, false, row, col) = make_uint4(y[0], y[1], y[2], y[3]);
-            }
-            if (!epilogue.row_sums) continue;
-            part = tegroup_impl_tree(part, TEGROUP_IMPL_ROW_SUM_COLS / 8, 32);
-            if (there && me % 4 == 0)
-                epilogue.row_sums[col / TEGROUP_IMPL_ROW_SUM_COLS * desc.d.shape.rows + row] = part;
-        }
-    }
-#endif
-#endif
-};
-
-/* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
- * end. */
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(int64_t round) {
-    return round * gridDim.x + (uint32_t)((blockIdx.x + round) % gridDim.x);
-}
-
-/* What a block does; with an epilogue, to all of its tiles. */
-template <typename BLOCK, typename... EPILOGUE>
-static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_impl_gpu_call &call,
-                                                                  const EPILOGUE &...epilogue) {
-    extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
-    unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
-    constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
-    __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
-    __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
-    BLOCK block(ring);
-    const int32_t lane = (int32_t)threadIdx.x;
-    if (lane < 32) {
-        walk.load(call, 0, 0);
-        walk.find(call, tegroup_impl_gpu_number(lane), lane < FOUND ? &tiles[lane] : NULL);
-    }
-    for (int32_t round = 0;; round++) {
-        __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
-        const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
-        if (!tile.valid) break;
-        block.open(tile, epilogue...);
-        if (lane < 32 && round % FOUND == FOUND - 1) /* while the first loads are on their way */
-            walk.find(call, tegroup_impl_gpu_number(round + 1 + lane),
-                      lane < FOUND ? &tiles[(round + 1 + lane) % (2 * FOUND)] : NULL);
-        block.multiply(tile);
-        block.finish(call.desc, tile, ring, epilogue...);
-    }
-}
-
-template <bool BF16, int OP, int TILE_M, int TILE_N, int WARPS_M, int WARPS_N, int STAGES>
-static __global__ void __launch_bounds__(WARPS_M *WARPS_N * 32)
-    tegroup_impl_portable_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap(); /* built for an older GPU alone; the plan refuses before it comes to this */
-#else
-    tegroup_impl_portable_work<tegroup_impl_portable_block<BF16, OP, TILE_M, TILE_N, WARPS_M, WARPS_N, STAGES>>(call);
-#endif
-}
-
-#if TEGROUP_IMPL_FUSED_KERNELS
-template <bool BF16, int OP>
-using tegroup_impl_portable_fused_block = tegroup_impl_portable_block<BF16, OP, 128, 128, 2, 2, 3, true>;
-
-template <bool BF16, int OP>
-static __global__ void __launch_bounds__(128)
-    tegroup_impl_portable_fused_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                                       const __grid_constant__ tegroup_impl_gpu_epilogue epilogue) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    __trap();
-#else
-    tegroup_impl_portable_work<tegroup_impl_portable_fused_block<BF16, OP>>(call, epilogue);
-#endif
-}
-#endif
-
-/* ==== [22] Portable GEMM: the FP32 kernel ==== */
-
-/* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
-template <int OP>
-static __global__ void __launch_bounds__(256)
-    tegroup_impl_portable_f32_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
-    constexpr int TILE = 64, TILE_K = 16;
-    __shared__ __align__(16) float a[TILE_K][TILE + 4], b[TILE_K][TILE + 4], sums[TILE * (TILE + 8)];
-    __shared__ tegroup_impl_gpu_tile tile;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
-    if (threadIdx.x < 32) walk.load(call, 0, 0);
-    for (int64_t t = blockIdx.x;; t += gridDim.x) {
-        __syncthreads();
-        if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
-        __syncthreads();
-        if (!tile.valid) break;
-        constexpr bool A_ALONG_K = OP != TEGROUP_OP_WGRAD, B_ALONG_K = OP == TEGROUP_OP_FORWARD;
-        const int64_t a_line = A_ALONG_K ? tile.a_row / 4 : 1, a_k = A_ALONG_K ? 1 : tile.a_row / 4;
-        const int64_t b_line = B_ALONG_K ? tile.b_row / 4 : 1, b_k = B_ALONG_K ? 1 : tile.b_row / 4;
-        float sum[4][4] = {};
-        for (int64_t k0 = 0; k0 < tile.k; k0 += TILE_K) {
-            for (int e = (int)threadIdx.x; e < TILE * TILE_K;
-                 e += 256) { /* threads run along whichever direction is contiguous */
-                const int la = !A_ALONG_K ? e % TILE : e / TILE_K, ka = !A_ALONG_K ? e / TILE : e % TILE_K;
-                const int lb = B_ALONG_K ? e / TILE_K : e % TILE, kb = B_ALONG_K ? e % TILE_K : e / TILE;
-                const bool in_a = la < tile.m && k0 + ka < tile.k, in_b = lb < tile.n && k0 + kb < tile.k;
-                a[ka][la] = in_a ? ((const float *)tile.a)[la * a_line + (k0 + ka) * a_k] : 0.0f;
-                b[kb][lb] = in_b ? ((const float *)tile.b)[lb * b_line + (k0 + kb) * b_k] : 0.0f;
-            }
-            __syncthreads();
-#pragma unroll
-            for (int kk = 0; kk < TILE_K; kk++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        sum[i][j] = tegroup_impl_gpu_fma(a[kk][ty * 4 + i], b[kk][tx * 4 + j], sum[i][j]);
-            __syncthreads();
-        }
-        for (int i = 0; i < 4; i++)
-            for (int j = 0; j < 4; j++) sums[(ty * 4 + i) * (TILE + 8) + tx * 4 + j] = sum[i][j];
-        __syncthreads();
-        const tegroup_impl_gpu_tile here = tile;
-#pragma unroll 1
-        for (int e = (int)threadIdx.x; e < TILE * TILE / 8; e += 256)
-            tegroup_impl_gpu_finish(call.desc, here, e / (TILE / 8), e % (TILE / 8) * 8,
-                                    sums + e / (TILE / 8) * (TILE + 8) + e % (TILE / 8) * 8);
-    }
-}
-
-/* ==== [23] Portable GEMM: plan and launch ==== */
-
-/* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
- * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
-typedef struct tegroup_impl_portable_row {
-    const void *bf16, *f16;
-    int32_t tile_m, tile_n, threads, shared_bytes;
-} tegroup_impl_portable_row;
-
-#define TEGROUP_IMPL_PORTABLE_ROW(op, m, n, warps_m, warps_n, stages)                                                  \
-    {                                                                                                                  \
-        TEGROUP_IMPL_KERNEL_##op(tegroup_impl_portable_kernel<true, op, m, n, warps_m, warps_n, stages>),              \
-            TEGROUP_IMPL_KERNEL_F16(op, tegroup_impl_portable_kernel<false, op, m, n, warps_m, warps_n, stages>), m,   \
-            n, tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::THREADS,                         \
-            tegroup_impl_portable_block<true, op, m, n, warps_m, warps_n, stages>::SHARED_BYTES                        \
-    }
-
-/* Rows of one operation, from the lowest tile to the highest. */
-static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_row forward[] = {
-        TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row dgrad[] = {
-        TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
-                                                      TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
-    *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
-    return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
-}
-
-#define TEGROUP_IMPL_PORTABLE_DECLARED 2432 /* bytes of shared memory that a kernel declares itself, at most */
-#define TEGROUP_IMPL_PORTABLE_FITS(m, n, warps_m, warps_n, stages, kilobytes)                                          \
-    static_assert(tegroup_impl_portable_block<true, 1, m, n, warps_m, warps_n, stages>::SHARED_BYTES                   \
-                          + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
-                      <= (kilobytes)*1024,                                                                             \
-                  "a block's shared memory")
-TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
-TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
-TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
-TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
-
-/* The lowest tile that holds a group of `lines` lines, the average; the 256-line one, which wastes most where a group ends, only
- * where groups are long and alike, its width leaves few columns over, and sums are so long that a multiprocessor does without a
- * second block, which multiplies while the first one stores. limit: shared memory that a block may have. */
-static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegroup_op op, int64_t lines,
-                                                                            int64_t columns, int64_t terms, int alike,
-                                                                            int32_t limit) {
-    int32_t count, i;
-    const tegroup_impl_portable_row *rows = tegroup_impl_portable_rows(op, &count);
-    for (i = 0; i + 1 < count; i++)
-        if (rows[i].tile_m >= lines || rows[i + 1].shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit
-            || (rows[i + 1].tile_m > 128
-                && (lines < 384 || !alike || terms < 1024
-                    || tegroup_impl_ceil_div(columns, rows[i + 1].tile_n) * rows[i + 1].tile_n
-                           > columns + columns / 10)))
-            break;
-    return &rows[i];
-}
-
-/* plan.algorithm: the kernel's address in this unit, its threads, shared memory and blocks. */
-enum {
-    TEGROUP_IMPL_PORTABLE_KERNEL,
-    TEGROUP_IMPL_PORTABLE_THREADS,
-    TEGROUP_IMPL_PORTABLE_SHARED,
-    TEGROUP_IMPL_PORTABLE_BLOCKS
-};
-
-/* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
-static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
-    cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-#if defined(TEGROUP_IMPL_SHARED_LIMIT)
-    *limit = (int)tegroup_impl_min(*limit, TEGROUP_IMPL_SHARED_LIMIT);
-#endif
-    return code;
-}
-
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                        tegroup_error *error) {
-    const tegroup_problem *p = &plan->problem;
-    cudaFuncAttributes attributes;
-    const void *kernel;
-    int32_t threads, shared = 0;
-    int multiprocessors = 0, blocks = 0, limit = 0;
-    cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
-    if (p->a == TEGROUP_DTYPE_F32) {
-        kernel = p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
-                 : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
-                                             : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>);
-        threads = 256;
-        plan->tile_m = plan->tile_n = 64;
-        plan->tile_k = 16;
-    } else {
-        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                      average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
-                      lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
-        const int forward = p->op == TEGROUP_OP_FORWARD;
-        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
-            p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n, desc->expected_rows_max / 2 <= average, limit);
-        kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
-        threads = row->threads;
-        shared = row->shared_bytes;
-        plan->tile_m = row->tile_m;
-        plan->tile_n = row->tile_n;
-        plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-    }
-    code = cudaFuncGetAttributes(&attributes, kernel);
-    if (code == cudaSuccess)
-        TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
-                          "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
-                          limit);
-    if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    if (code == cudaSuccess)
-        code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (desc->sm_limit > 0 && desc->sm_limit < multiprocessors) multiprocessors = desc->sm_limit;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS] = (uint64_t)threads;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED] = (uint64_t)shared;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS] = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    void *arguments[1];
-    cudaError_t code;
-    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-    arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
-    return tegroup_impl_cuda_rest(&call, stream, error);
-}
-
-#if TEGROUP_IMPL_FUSED_KERNELS
-/* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad. */
-static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
-                                                              tegroup_error *error) {
-    const int bf16 = plan->problem.a == TEGROUP_DTYPE_BF16,
-              shared = tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES;
-    const void *chosen = plan->problem.op == TEGROUP_OP_FORWARD
-                             ? (bf16 ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_fused_kernel<true, 1>)
-                                     : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_portable_fused_kernel<false, 1>))
-                             : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_fused_kernel<true, 2>)
-                                     : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_portable_fused_kernel<false, 2>));
-    int multiprocessors = 0, blocks = 0;
-    cudaError_t code = cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    if (code == cudaSuccess) code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, chosen, 128, (size_t)shared);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
-    kernel->function = (uint64_t)(uintptr_t)chosen;
-    kernel->blocks = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
-                                                                const tegroup_impl_epilogue *epilogue,
-                                                                struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
-    void *arguments[2];
-    if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
-    arguments[0] = &call;
-    arguments[1] = &end;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)epilogue->kernel.function, dim3((unsigned)epilogue->kernel.blocks),
-                         dim3(128), arguments, (size_t)tegroup_impl_portable_fused_block<true, 1>::SHARED_BYTES,
-                         stream),
-        "stream", "the kernel must launch", error));
-    return tegroup_impl_cuda_rest(&call, stream, error);
-}
-#endif
-#endif /* TEGROUP_NO_PORTABLE */
 
 /* ==== [24] GPU backends: plan, check and run ==== */
 

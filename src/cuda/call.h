@@ -68,6 +68,34 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* ---- what the bundled kernels share ---- */
 
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
+ * driver's function that makes tensor maps besides. */
+enum {
+    TEGROUP_IMPL_PLANNED_KERNEL,
+    TEGROUP_IMPL_PLANNED_THREADS,
+    TEGROUP_IMPL_PLANNED_SHARED,
+    TEGROUP_IMPL_PLANNED_BLOCKS,
+    TEGROUP_IMPL_PLANNED_ENCODE
+};
+
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`. */
+static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
+                                               int32_t most) {
+    int multiprocessors = 0, blocks = 0;
+    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
+    if (code == cudaSuccess)
+        code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL] = (uint64_t)(uintptr_t)kernel;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] = (uint64_t)threads;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED] = (uint64_t)shared;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS] =
+        (uint64_t)tegroup_impl_min((int64_t)multiprocessors * tegroup_impl_max(1, blocks), most);
+    return code;
+}
+
 /* A kernel's address for the table of a backend, or NULL where a switch leaves it out: by its operation, as a number, and of FP16. */
 #define TEGROUP_IMPL_KERNEL_1(...) (const void *)__VA_ARGS__
 #if defined(TEGROUP_NO_BACKWARD)

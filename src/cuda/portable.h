@@ -453,8 +453,8 @@ struct tegroup_impl_portable_block {
 
 /* Blocks take turns at the tiles, each round beginning one block later: else some would always get the short tiles where groups
  * end. */
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(int64_t round) {
-    return round * gridDim.x + (uint32_t)((blockIdx.x + round) % gridDim.x);
+static __device__ __forceinline__ int64_t tegroup_impl_gpu_number(uint32_t round) {
+    return (int64_t)round * gridDim.x + (blockIdx.x + round) % gridDim.x;
 }
 
 /* What a block does; with an epilogue, to all of its tiles. */
@@ -468,19 +468,16 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
-    const int32_t lane = (int32_t)threadIdx.x;
-    if (lane < 32) {
-        walk.load(call, 0, 0);
-        walk.find(call, tegroup_impl_gpu_number(lane), lane < FOUND ? &tiles[lane] : NULL);
-    }
+    const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
+    if (warp == 0) walk.begin();
     for (int32_t round = 0;; round++) {
+        if (warp == 0 && round % FOUND == 0)
+            walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
+                      lane < FOUND ? &tiles[(round + lane) % (2 * FOUND)] : NULL);
         __syncthreads(); /* the tile is known, and nobody still reads the shared memory of the last one */
         const tegroup_impl_gpu_tile &tile = tiles[round % (2 * FOUND)];
         if (!tile.valid) break;
         block.open(tile, epilogue...);
-        if (lane < 32 && round % FOUND == FOUND - 1) /* while the first loads are on their way */
-            walk.find(call, tegroup_impl_gpu_number(round + 1 + lane),
-                      lane < FOUND ? &tiles[(round + 1 + lane) % (2 * FOUND)] : NULL);
         block.multiply(tile);
         block.finish(call.desc, tile, ring, epilogue...);
     }

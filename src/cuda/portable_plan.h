@@ -17,15 +17,15 @@ typedef struct tegroup_impl_portable_row {
 
 /* Rows of one operation, from the lowest tile to the highest. */
 static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_portable_row forward[] = {
-        TEGROUP_IMPL_PORTABLE_ROW(1, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
-    static const tegroup_impl_portable_row dgrad[] = {
-        TEGROUP_IMPL_PORTABLE_ROW(2, 16, 128, 1, 4, 4), TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 2, 2, 3),
-        TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3), TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
+    static const tegroup_impl_portable_row forward[] = {TEGROUP_IMPL_PORTABLE_ROW(1, 64, 128, 1, 4, 4),
+                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 128, 128, 2, 2, 3),
+                                                        TEGROUP_IMPL_PORTABLE_ROW(1, 256, 192, 4, 2, 3)};
+    static const tegroup_impl_portable_row dgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(2, 64, 128, 1, 4, 4),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 128, 128, 2, 2, 3),
+                                                      TEGROUP_IMPL_PORTABLE_ROW(2, 256, 192, 4, 2, 3)};
     static const tegroup_impl_portable_row wgrad[] = {TEGROUP_IMPL_PORTABLE_ROW(3, 64, 128, 2, 2, 3),
                                                       TEGROUP_IMPL_PORTABLE_ROW(3, 128, 128, 2, 2, 3)};
-    *count = op == TEGROUP_OP_WGRAD ? 2 : 4;
+    *count = op == TEGROUP_OP_WGRAD ? 2 : 3;
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
@@ -35,7 +35,7 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_rows(tegrou
                           + TEGROUP_IMPL_PORTABLE_DECLARED                                                             \
                       <= (kilobytes)*1024,                                                                             \
                   "a block's shared memory")
-TEGROUP_IMPL_PORTABLE_FITS(16, 128, 1, 4, 4, 99);
+TEGROUP_IMPL_PORTABLE_FITS(64, 128, 1, 4, 4, 99);
 TEGROUP_IMPL_PORTABLE_FITS(64, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(128, 128, 2, 2, 3, 99);
 TEGROUP_IMPL_PORTABLE_FITS(256, 192, 4, 2, 3, 227);
@@ -58,14 +58,6 @@ static inline const tegroup_impl_portable_row *tegroup_impl_portable_choose(tegr
     return &rows[i];
 }
 
-/* plan.algorithm: the kernel's address in this unit, its threads, shared memory and blocks. */
-enum {
-    TEGROUP_IMPL_PORTABLE_KERNEL,
-    TEGROUP_IMPL_PORTABLE_THREADS,
-    TEGROUP_IMPL_PORTABLE_SHARED,
-    TEGROUP_IMPL_PORTABLE_BLOCKS
-};
-
 /* Shared memory that one block may have here. A test can pretend to be on a smaller GPU. */
 static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     cudaError_t code = cudaDeviceGetAttribute(limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
@@ -75,53 +67,54 @@ static inline cudaError_t tegroup_impl_shared_limit(int device, int *limit) {
     return code;
 }
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                        tegroup_error *error) {
-    const tegroup_problem *p = &plan->problem;
+/* The plan with this kernel; its block may have no more shared memory than this GPU lets it. */
+static inline tegroup_status tegroup_impl_portable_take(tegroup_plan *plan, const void *kernel, int32_t threads,
+                                                        int32_t shared, tegroup_error *error) {
     cudaFuncAttributes attributes;
-    const void *kernel;
-    int32_t threads, shared = 0;
-    int multiprocessors = 0, blocks = 0, limit = 0;
+    int limit = 0;
     cudaError_t code = tegroup_impl_shared_limit(plan->device, &limit);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "must be readable", error));
-    if (p->a == TEGROUP_DTYPE_F32) {
-        kernel = p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
-                 : p->op == TEGROUP_OP_DGRAD ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
-                                             : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>);
-        threads = 256;
-        plan->tile_m = plan->tile_n = 64;
-        plan->tile_k = 16;
-    } else {
-        const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                      average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
-                      lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
-        const int forward = p->op == TEGROUP_OP_FORWARD;
-        const tegroup_impl_portable_row *row = tegroup_impl_portable_choose(
-            p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n, desc->expected_rows_max / 2 <= average, limit);
-        kernel = p->a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
-        threads = row->threads;
-        shared = row->shared_bytes;
-        plan->tile_m = row->tile_m;
-        plan->tile_n = row->tile_n;
-        plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
-    }
-    code = cudaFuncGetAttributes(&attributes, kernel);
+    if (code == cudaSuccess) code = cudaFuncGetAttributes(&attributes, kernel);
     if (code == cudaSuccess)
         TEGROUP_IMPL_RULE((int64_t)attributes.sharedSizeBytes + shared <= limit, ERROR_UNSUPPORTED, "target.sm",
                           "must give a block this much shared memory", (int64_t)attributes.sharedSizeBytes + shared,
                           limit);
-    if (code == cudaSuccess) code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    if (code == cudaSuccess)
-        code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (desc->sm_limit > 0 && desc->sm_limit < multiprocessors) multiprocessors = desc->sm_limit;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS] = (uint64_t)threads;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED] = (uint64_t)shared;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS] = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
-    return TEGROUP_OK;
+    if (code == cudaSuccess) code = tegroup_impl_planned(plan, kernel, threads, shared, INT32_MAX);
+    return tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error);
+}
+static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, const tegroup_impl_portable_row *row,
+                                                            tegroup_error *error) {
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_PORTABLE_TILE_K;
+    return tegroup_impl_portable_take(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16, row->threads,
+                                      row->shared_bytes, error);
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
+                                                        tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
+                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+                  lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
+    const int forward = p->op == TEGROUP_OP_FORWARD;
+    int limit = 0;
+    if (p->a == TEGROUP_DTYPE_F32) {
+        plan->tile_m = plan->tile_n = 64;
+        plan->tile_k = 16;
+        return tegroup_impl_portable_take(plan,
+                                          forward ? TEGROUP_IMPL_KERNEL_1(tegroup_impl_portable_f32_kernel<1>)
+                                          : p->op == TEGROUP_OP_DGRAD
+                                              ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_f32_kernel<2>)
+                                              : TEGROUP_IMPL_KERNEL_3(tegroup_impl_portable_f32_kernel<3>),
+                                          256, 0, error);
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
+                                              "must be readable", error));
+    return tegroup_impl_portable_take_row(plan,
+                                          tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
+                                                                       forward ? p->k : p->n,
+                                                                       desc->expected_rows_max / 2 <= average, limit),
+                                          error);
 }
 
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -131,10 +124,10 @@ static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan
     cudaError_t code;
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     arguments[0] = &call;
-    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL],
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS]),
-                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS]), arguments,
-                            (size_t)plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED], stream);
+    code = cudaLaunchKernel((const void *)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]),
+                            dim3((unsigned)plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS]), arguments,
+                            (size_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED], stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call, stream, error);
 }
@@ -150,15 +143,10 @@ static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan
                                      : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_portable_fused_kernel<false, 1>))
                              : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_portable_fused_kernel<true, 2>)
                                      : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_portable_fused_kernel<false, 2>));
-    int multiprocessors = 0, blocks = 0;
-    cudaError_t code = cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    if (code == cudaSuccess) code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, chosen, 128, (size_t)shared);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
-    kernel->function = (uint64_t)(uintptr_t)chosen;
-    kernel->blocks = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
+    tegroup_plan fused = *plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_portable_take(&fused, chosen, 128, shared, error));
+    kernel->function = fused.algorithm[TEGROUP_IMPL_PLANNED_KERNEL];
+    kernel->blocks = fused.algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     return TEGROUP_OK;
 }
 

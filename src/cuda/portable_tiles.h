@@ -58,39 +58,52 @@ static __device__ __forceinline__ void tegroup_impl_mma(float (&d)[4], const uin
 
 /* ---- scheduling ---- */
 
-/* Out of line: every kernel and every place in it shares the one copy, which is most of what there would be to compile. */
-static __device__ __noinline__ void tegroup_impl_gpu_product(const tegroup_impl_gpu_call *call, int32_t g,
-                                                             tegroup_impl_product *p) {
-    *p = tegroup_impl_product_of(&call->desc, call->views, g, (double)call->alpha, (double)call->beta);
-}
-
-template <int TILE_M, int TILE_N>
-static __device__ __forceinline__ int64_t tegroup_impl_gpu_tiles(const tegroup_impl_gpu_call &call, int32_t g,
-                                                                 tegroup_impl_product *p) {
-    tegroup_impl_gpu_product(&call, g, p);
-    if (p->skip || p->untouched || p->m <= 0 || p->n <= 0) return 0;
-    return tegroup_impl_ceil_div(p->m, TILE_M) * tegroup_impl_ceil_div(p->n, TILE_N);
-}
-
 /* One warp walks the groups, 32 at a time: each lane counts one group's tiles, a scan places them. Then each of a few lanes looks
  * for a tile of its own: it takes long, and no longer for several. Tiles are asked for in rising order, so the
- * walk never turns back. Lives in shared memory: registers are for sums. */
+ * walk never turns back. Lives in shared memory: registers are for sums. A kernel asks in one place, where all of this is inlined
+ * and reads the descriptor as constants: a call would load it anew for every tile, and have registers saved around it. */
 template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int64_t before;   /* tiles before the 32 groups at hand */
     int64_t upto[32]; /* of these: tiles of each one and those before it */
     int32_t base;     /* the first of these */
 
-    __device__ __forceinline__ void load(const tegroup_impl_gpu_call &call, int32_t first, int64_t tiles_before) {
-        const int32_t lane = (int32_t)threadIdx.x & 31, g = first + lane;
-        tegroup_impl_product p;
-        int64_t sum = g < call.desc.a.shape.groups ? tegroup_impl_gpu_tiles<TILE_M, TILE_N>(call, g, &p) : 0;
-        for (int32_t step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane >= step) sum += other;
+    static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
+    /* Before the first groups. */
+    __device__ __forceinline__ void begin() {
+        upto[lane()] = 0;
+        if (lane() == 0) {
+            base = -32;
+            before = 0;
         }
         __syncwarp();
-        upto[lane] = sum;
-        if (lane == 0) {
+    }
+    static __device__ __forceinline__ tegroup_impl_product product(const tegroup_impl_gpu_call &call, int32_t g) {
+        return tegroup_impl_product_of(&call.desc, call.views, g, (double)call.alpha, (double)call.beta);
+    }
+    static __device__ __forceinline__ int32_t tiles_m(const tegroup_impl_product &p) {
+        return (int32_t)tegroup_impl_ceil_div(p.m, TILE_M);
+    }
+    static __device__ __forceinline__ int32_t tiles_n(const tegroup_impl_product &p) {
+        return (int32_t)tegroup_impl_ceil_div(p.n, TILE_N);
+    }
+    /* Of a group; a D of 2^31 has no room in memory. */
+    static __device__ __forceinline__ int32_t tiles(const tegroup_impl_gpu_call &call, int32_t g) {
+        if (g >= call.desc.a.shape.groups) return 0;
+        const tegroup_impl_product p = product(call, g);
+        return p.skip || p.untouched || p.m <= 0 || p.n <= 0 ? 0 : tiles_m(p) * tiles_n(p);
+    }
+    /* The 32 groups after those at hand. */
+    __device__ __forceinline__ void go_on(const tegroup_impl_gpu_call &call) {
+        const int32_t first = base + 32;
+        const int64_t tiles_before = before + upto[31];
+        int64_t sum = tiles(call, first + lane());
+        for (int32_t step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane() >= step) sum += other;
+        }
+        __syncwarp();
+        upto[lane()] = sum;
+        if (lane() == 0) {
             base = first;
             before = tiles_before;
         }
@@ -105,26 +118,24 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 #pragma unroll
                 for (int32_t half = 16; half > 0; half /= 2)
                     if (t >= before + upto[owner + half - 1]) owner += half;
-                put(call, base + owner, t - before - (owner > 0 ? upto[owner - 1] : 0), tile);
+                put(call, base + owner, (int32_t)(t - before - (owner > 0 ? upto[owner - 1] : 0)), tile);
                 tile = NULL;
             }
             const bool more = base + 32 < call.desc.a.shape.groups;
             if (tile && !more) tile->valid = 0;
             if (!more || !__any_sync(0xffffffffu, tile != NULL)) break;
-            load(call, base + 32, before + upto[31]);
+            go_on(call);
         }
         __syncwarp();
     }
     /* Tile number `local` of group g. */
-    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int64_t local,
+    __device__ __forceinline__ void put(const tegroup_impl_gpu_call &call, int32_t g, int32_t local,
                                         tegroup_impl_gpu_tile *tile) {
         const tegroup_gemm_desc &desc = call.desc;
-        tegroup_impl_product p;
-        tegroup_impl_gpu_product(&call, g, &p);
-        const int64_t tiles_m = tegroup_impl_ceil_div(p.m, TILE_M), tiles_n = tegroup_impl_ceil_div(p.n, TILE_N);
-        const int64_t stripe = local / (8 * tiles_n), height = tegroup_impl_min(8, tiles_m - 8 * stripe),
-                      within = local - stripe * 8 * tiles_n;
-        const int64_t i0 = (8 * stripe + within % height) * TILE_M, j0 = within / height * TILE_N;
+        const tegroup_impl_product p = product(call, g);
+        const int32_t lines = tiles_m(p), columns = tiles_n(p), stripe = local / columns / 8 * 8,
+                      within = local - stripe * columns, height = lines - stripe < 8 ? lines - stripe : 8;
+        const int64_t i0 = (int64_t)(stripe + within % height) * TILE_M, j0 = (int64_t)(within / height) * TILE_N;
         const int32_t in = desc.a.dtype == TEGROUP_DTYPE_F32 ? 4 : 2, out = desc.d.dtype == TEGROUP_DTYPE_F32 ? 4 : 2;
         tile->a_row = p.a.ld * in;
         tile->b_row = p.b.ld * in;
@@ -221,9 +232,11 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
             piece_by_piece(to, row_bytes, k);
             return;
         }
+        tegroup_impl_loader here = *this;
+        asm volatile("" : "+r"(here.room), "+r"(here.room2)); /* compared now, not ahead: registers are for sums */
 #pragma unroll
         for (int pass = 0; pass < PASSES; pass++)
-            tegroup_impl_cp_async_if(there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
+            tegroup_impl_cp_async_if(here.there(pass), to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128),
                                      from + (uint32_t)down(pass) * (uint64_t)(uint32_t)row_bytes + panel(pass) * 128
                                          + further(pass));
     }

@@ -198,9 +198,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
-    /* Of a stage: B's, which a narrow tile has as many of as others, but for those of halves. */
+    /* Of a stage: B's, which a narrow tile has as many of as others where these come in one box. */
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        return (halves() && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        const bool boxes = SHAPE::OP != TEGROUP_OP_FORWARD || halves();
+        return (boxes && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
@@ -217,8 +218,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
-                load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
-                          TEGROUP_IMPL_SM90_LINES);
+                if (j < SHAPE::NARROW || !narrow(item))
+                    load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                              TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,

@@ -1,22 +1,23 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enums of tegroup_impl_sm90_usual. */
-#if !defined(TEGROUP_IMPL_SM90_KERNELS)
-#define TEGROUP_IMPL_SM90_KERNELS(X)                                                                                   \
+ * stand together, in the order of the enums of tegroup_impl_sm90_usual. LOW(op) is PORTABLE's kernel for groups of few rows:
+ * small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+#define TEGROUP_IMPL_SM90_KERNELS(X, LOW)                                                                              \
     X(1, 128, 192, true, 3)                                                                                            \
     X(1, 64, 256, true, 4)                                                                                             \
     X(1, 64, 256, false, 2)                                                                                            \
+    LOW(1)                                                                                                             \
     X(2, 128, 192, true, 3)                                                                                            \
     X(2, 64, 256, true, 4)                                                                                             \
     X(2, 64, 256, false, 2)                                                                                            \
+    LOW(2)                                                                                                             \
     X(3, 128, 192, true, 3)                                                                                            \
     X(3, 128, 128, true, 4)
-#endif
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, shared_bytes;
+    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: LOW, where nothing else is given */
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
@@ -28,8 +29,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-    static const tegroup_impl_sm90_row rows[] = {TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW)};
+#define TEGROUP_IMPL_SM90_LOW_ROW(op) {NULL, NULL, op, 0, 0, 0},
+    static const tegroup_impl_sm90_row rows[] = {
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_LOW_ROW)};
 #undef TEGROUP_IMPL_SM90_KERNEL_ROW
+#undef TEGROUP_IMPL_SM90_LOW_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -43,44 +47,48 @@ static inline int tegroup_impl_sm90_image(void) {
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
 }
 
-/* plan.algorithm: the row, its kernel in this unit, blocks, and the driver's function that makes tensor maps. */
-enum { TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_KERNEL, TEGROUP_IMPL_SM90_BLOCKS, TEGROUP_IMPL_SM90_ENCODE };
-
 /* Row `number` of the table for this plan. */
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t number, tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + number;
-    const void *kernel = plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
-    int multiprocessors = 0;
-    cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row->shared_bytes);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the kernel's attributes must be readable", error));
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
-    if (multiprocessors > TEGROUP_IMPL_SM90_MOST_BLOCKS) multiprocessors = TEGROUP_IMPL_SM90_MOST_BLOCKS;
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (row->shared_bytes == 0)
+        return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count), error);
+#endif
     plan->tile_m = row->tile_m;
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
-    plan->algorithm[TEGROUP_IMPL_SM90_ROW] = (uint64_t)number;
-    plan->algorithm[TEGROUP_IMPL_SM90_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS] = (uint64_t)multiprocessors;
-    return TEGROUP_OK;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16,
+                             TEGROUP_IMPL_SM90_THREADS, row->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+        "plan", "the kernel's attributes must be readable", error);
 }
 
-/* The first row of this plan's operation, and how many there are. */
+/* Whether LOW can run this plan: it picks no rows by index. */
+static inline int tegroup_impl_sm90_low(const tegroup_problem *p) {
+#if defined(TEGROUP_NO_PORTABLE)
+    (void)p;
+    return 0;
+#else
+    return p->op != TEGROUP_OP_WGRAD && !p->gathered[TEGROUP_IMPL_A];
+#endif
+}
+
+/* The first row of this plan's operation, and how many there are for it. */
 static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int32_t *first) {
     int32_t count, i, n = 0;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (i = count - 1; i >= 0; i--)
-        if (rows[i].op == (int32_t)plan->problem.op) *first = i, n++;
+        if (rows[i].op == (int32_t)plan->problem.op)
+            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_low(&plan->problem);
     return n;
 }
 
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths. */
+ * long sums, of being of two widths, and of being narrow all of them. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256 };
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, LOW };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
@@ -89,9 +97,12 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
     const int32_t narrow =
         turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.06 : 1.12) * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
+    const double low = (forward ? 1.06 : 1.12) * (1 + 64.0 / (double)(k + 1))
+                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
-                        * (narrow ? 1 + (double)k / 600000 : 1),
+                        * (narrow * turns::NARROW >= n ? 1.15
+                           : narrow                    ? 1 + (double)k / 600000
+                                                       : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -100,7 +111,10 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                            && average <= 1024)
                    ? WGRAD_128X128
                    : WGRAD_128X192;
-    if (average <= 64) return TURNS_64X256;
+    if (average <= 64)
+        return tegroup_impl_sm90_low(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
+                   ? LOW
+                   : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
@@ -137,7 +151,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan", "the driver must tell its functions", error));
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
-    plan->algorithm[TEGROUP_IMPL_SM90_ENCODE] = (uint64_t)(uintptr_t)encode;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
     count = tegroup_impl_sm90_candidates(plan, &first);
     TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
@@ -169,7 +183,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_SM90_ENCODE];
+    const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
     const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape),
               empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
@@ -233,11 +247,14 @@ static inline tegroup_status tegroup_impl_sm90_plan_fused(const tegroup_plan *pl
                                      : TEGROUP_IMPL_KERNEL_F16(1, tegroup_impl_sm90_kernel<false, forward>))
                              : (bf16 ? TEGROUP_IMPL_KERNEL_2(tegroup_impl_sm90_kernel<true, gradient>)
                                      : TEGROUP_IMPL_KERNEL_F16(2, tegroup_impl_sm90_kernel<false, gradient>));
-    kernel->function = (uint64_t)(uintptr_t)chosen;
-    kernel->blocks = plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
-    return tegroup_impl_cuda_status(
-        cudaFuncSetAttribute(chosen, cudaFuncAttributeMaxDynamicSharedMemorySize, forward::SHARED_BYTES), "plan",
-        "the kernel's attributes must be readable", error);
+    tegroup_plan fused = *plan;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(tegroup_impl_planned(&fused, chosen, TEGROUP_IMPL_SM90_THREADS, forward::SHARED_BYTES,
+                                                      TEGROUP_IMPL_SM90_MOST_BLOCKS),
+                                 "plan", "the kernel's attributes must be readable", error));
+    kernel->function = fused.algorithm[TEGROUP_IMPL_PLANNED_KERNEL];
+    kernel->blocks = fused.algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    return TEGROUP_OK;
 }
 
 /* A map of pieces of 32 columns of a matrix with the rows of D; and where its ups are its second half, one of these. */
@@ -285,11 +302,10 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    int32_t count;
-    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + plan->algorithm[TEGROUP_IMPL_SM90_ROW];
-    int32_t tile_m = row->tile_m, tile_n = row->tile_n, shared_bytes = row->shared_bytes;
-    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_SM90_KERNEL],
-                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_SM90_BLOCKS];
+    int32_t tile_m = plan->tile_m, tile_n = plan->tile_n,
+            shared_bytes = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED];
+    const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
+                   blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
     const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
@@ -340,5 +356,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+#if !defined(TEGROUP_NO_PORTABLE)
+    if (plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] != TEGROUP_IMPL_SM90_THREADS) /* LOW */
+        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+#endif
     return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
 }

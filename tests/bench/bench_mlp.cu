@@ -10,7 +10,7 @@
  *   dgrad       all of it, fc1's dgrad too
  *   step        forward, dgrad, wgrad
  *
- * Arguments: interleaved, portable. Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
+ * Arguments: interleaved, portable, a layer's name for that one alone. Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
  * Operands are random normal numbers. */
 #include <math.h>
 #include <cublas_v2.h>
@@ -36,8 +36,8 @@ static tegroup_error error;
 static char text[2048];
 
 static const struct layer { const char *name; int groups; int64_t rows, d, h; } layers[] = {
-    {"mixtral", 8, 16384, 4096, 14336}, {"dsv3 ep32", 8, 32768, 7168, 2048},  {"dsv3 ep8", 32, 32768, 7168, 2048},
-    {"qwen3-30b", 128, 65536, 2048, 768}, {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2 ep8", 48, 32768, 7168, 2048}};
+    {"7b fine-grained", 128, 196608, 1536, 256}, {"qwen3-30b", 128, 131072, 2048, 768}, {"dsv3 ep8", 32, 65536, 7168, 2048}, {"mixtral", 8, 16384, 4096, 14336},
+    {"qwen3-30b decode", 128, 512, 2048, 768}, {"dsv3 ep32", 8, 32768, 7168, 2048}, {"qwen3-30b half", 128, 65536, 2048, 768}, {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2 ep8", 48, 32768, 7168, 2048}};
 
 /* About normal: the sum of four uniform numbers, in BF16. */
 static __global__ void fill_normal(uint16_t *x, size_t count, unsigned seed, float scale) {
@@ -69,9 +69,11 @@ static void *normal(int64_t count, float scale) {
 
 int main(int count_of_arguments, char **arguments) {
     int interleaved = 0, portable = 0; /* gate, up, gate, up ...; the backend for every GPU */
+    const char *only = NULL;
     for (int i = 1; i < count_of_arguments; i++) {
         interleaved |= strcmp(arguments[i], "interleaved") == 0;
         portable |= strcmp(arguments[i], "portable") == 0;
+        for (const layer &l : layers) only = strcmp(arguments[i], l.name) == 0 ? l.name : only;
     }
     char *flush;
     unsigned long long *found, differences;
@@ -84,9 +86,9 @@ int main(int count_of_arguments, char **arguments) {
     MUST(cublasCreate(&cublas));
     double mean[WORKS] = {0};
     int count = 0;
-    printf("%-12s %-7s %-10s %10s %10s %7s\n", "layer", "split", "work", "unfused us", "fused us", "ratio");
+    printf("%-16s %-7s %-10s %10s %10s %7s\n", "layer", "split", "work", "unfused us", "fused us", "ratio");
     for (const layer &l : layers)
-        for (int uneven = 0; uneven < 2; uneven++) {
+        for (int uneven = 0; uneven < 2 && (!only || only == l.name); uneven++) {
             std::vector<int64_t> sizes((size_t)l.groups, l.rows / l.groups);
             sizes[0] += l.rows % l.groups;
             if (uneven) { /* weights 1 / rank^0.8 in no order, the rest to group 0 */
@@ -222,7 +224,7 @@ int main(int count_of_arguments, char **arguments) {
             for (int work = 0; work < WORKS; work++) {
                 const double plain = median(2 * work), fused = median(2 * work + 1);
                 mean[work] += log(plain / fused);
-                printf("%-12s %-7s %-10s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], plain, fused, plain / fused);
+                printf("%-16s %-7s %-10s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], plain, fused, plain / fused);
                 if (work == GRADIENT) printf("  %.0f TFLOP/s, dense %.0f, %.3f of it", 2e-6 * (double)l.rows * (double)l.d * (double)l.h / fused, 2e-6 * (double)l.rows * (double)l.d * (double)l.h / median(DENSE), median(DENSE) / fused);
                 printf("%s\n", differences ? "  BITS DIFFER" : "");
             }

@@ -27,26 +27,12 @@ static int32_t tiles(const tegroup_plan *plan) {
 /* The plan with tile i of the backend's table. False where the GPU has too little shared memory for it. */
 static int take_tile(tegroup_plan *plan, int32_t i) {
     int32_t count, first = 0;
-    int multiprocessors = 0, blocks = 0, limit = 0;
     tegroup_error error;
     if (plan->backend == TEGROUP_BACKEND_SM90) {
         (void)tegroup_impl_sm90_candidates(plan, &first);
         return tegroup_impl_sm90_choose(plan, first + i, &error) == TEGROUP_OK;
     }
-    const tegroup_impl_portable_row *row = tegroup_impl_portable_rows(plan->problem.op, &count) + i;
-    const void *kernel = plan->problem.a == TEGROUP_DTYPE_BF16 ? row->bf16 : row->f16;
-    MUST(tegroup_impl_shared_limit(plan->device, &limit));
-    if (row->shared_bytes + TEGROUP_IMPL_PORTABLE_DECLARED > limit) return 0;
-    MUST(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row->shared_bytes));
-    MUST(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device));
-    MUST(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, row->threads, (size_t)row->shared_bytes));
-    plan->tile_m = row->tile_m;
-    plan->tile_n = row->tile_n;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_KERNEL] = (uint64_t)(uintptr_t)kernel;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_THREADS] = (uint64_t)row->threads;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_SHARED] = (uint64_t)row->shared_bytes;
-    plan->algorithm[TEGROUP_IMPL_PORTABLE_BLOCKS] = (uint64_t)(multiprocessors * (blocks > 0 ? blocks : 1));
-    return 1;
+    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 
 /* Runs with every tile: one hash of all of D, and the right one. */
