@@ -868,6 +868,17 @@ static void rows_keep_their_bits(int *utest_result, int b) {
     if (backend_bundled(backends[b])) ASSERT_GT(compared, 0);
 }
 
+/* Numbers of unlike size, whose sums lose most of them; subnormals; seldom infinity or NaN. */
+static __global__ void fill_wild(int bf16, uint16_t *data, int64_t count, uint64_t seed) {
+    const uint32_t mantissa_bits = bf16 ? 7 : 10, most = bf16 ? 255 : 31;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
+        const uint64_t h = stirred(seed + (uint64_t)i);
+        const uint32_t common = bf16 ? 107 + (uint32_t)(h >> 16) % 41 : (uint32_t)(h >> 16) % 31,
+                       exponent = h >> 32 & 63 ? common : h >> 38 & 63 ? 0 : most;
+        data[i] = (uint16_t)((h & 1) << 15 | exponent << mantissa_bits | (h >> 1 & ((1u << mantissa_bits) - 1)));
+    }
+}
+
 /* Every kernel of the Hopper backend's table gives the same bits, whichever the plan would take, and the right ones. */
 UTEST(contract, line6_sm90_tiles_agree) {
     if (!backend_here(TEGROUP_BACKEND_SM90)) return;
@@ -890,7 +901,12 @@ UTEST(contract, line6_sm90_tiles_agree) {
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
         int32_t first = 0;
         const int32_t rows = tegroup_impl_sm90_candidates(&p.plan, &first);
+        const int wild = i / 6 % 2;
         uint64_t hash = 0;
+        if (wild) {
+            fill_wild<<<1024, 256>>>(p.in == TEGROUP_DTYPE_BF16, (uint16_t *)p.desc.a.data, p.a_count, p.seed);
+            fill_wild<<<1024, 256>>>(p.in == TEGROUP_DTYPE_BF16, (uint16_t *)p.desc.b.data, p.b_count, p.seed + ((uint64_t)1 << 40));
+        }
         ASSERT_GT(rows, 1);
         for (int32_t row = 0; row < rows; row++) {
             ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, first + row, &p.error));
@@ -899,7 +915,7 @@ UTEST(contract, line6_sm90_tiles_agree) {
             if (row == 0) hash = product_hash(&p, NULL);
             ASSERT_EQ(hash, product_hash(&p, NULL));
             const verdict v = product_sample(&p, 500, &r, &disturbed);
-            ASSERT_TRUE(v.worst <= 1);
+            ASSERT_TRUE(wild || v.worst <= 1);
             ASSERT_EQ(0, disturbed);
         }
         product_free(&p);
