@@ -4369,7 +4369,7 @@ typedef struct tegroup_impl_sm90_call {
     /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */
+    CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -5059,24 +5059,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
-    /* Of a stage: B's, which a narrow tile has as many of as others where these come in one box. */
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        const bool boxes = SHAPE::OP != TEGROUP_OP_FORWARD || halves();
-        return (boxes && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+        return (narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (halves()) {
+        if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
             const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
-                                      item.j0 / 2 + half * (int32_t)call.epilogue.activation.output.cols, z,
+            const bool two = halves();
+            tegroup_impl_tma_load(to, map, full, k0, two ? item.j0 / 2 : item.j0, z, anywhere(TEGROUP_IMPL_B),
+                                  item.origin[TEGROUP_IMPL_B]);
+            if (two)
+                tegroup_impl_tma_load(to + item.cols / 2 * 128, map, full, k0,
+                                      item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols, z,
                                       anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
-        } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
-            load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
-        else
+        } else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))
@@ -5662,6 +5660,9 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
+/* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. */
@@ -5672,15 +5673,14 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
-    const int32_t narrow =
-        turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
+    const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
+                                                           (int32_t)tegroup_impl_min(k, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (1 + 64.0 / (double)(k + 1))
                        * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
-                        * (narrow * turns::NARROW >= n ? 1.15
-                           : narrow                    ? 1 + (double)k / 600000
-                                                       : 1),
+                        * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
+                           : narrow                                      ? 1 + (double)k / 600000
+                                                                         : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -5866,10 +5866,6 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
-    if (halves && !gradient)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                                  tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call->narrow_b,
-                                                  &call->shift[TEGROUP_IMPL_B], error));
     if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
@@ -5921,6 +5917,12 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                : halves ? tile_n / 2
                                                         : tile_n,
                                                &call, error));
+    if (forward && tile_n == tegroup_impl_sm90_turns::COLS
+        && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                     halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW,
+                                     &call.narrow_b, &call.shift[TEGROUP_IMPL_B], error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));

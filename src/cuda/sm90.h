@@ -198,24 +198,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
-    /* Of a stage: B's, which a narrow tile has as many of as others where these come in one box. */
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const {
-        const bool boxes = SHAPE::OP != TEGROUP_OP_FORWARD || halves();
-        return (boxes && narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+        return (narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (halves()) {
+        if (SHAPE::OP == TEGROUP_OP_FORWARD) {
             const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
             const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                tegroup_impl_tma_load(to + half * (item.cols / 2 * 128), map, full, k0,
-                                      item.j0 / 2 + half * (int32_t)call.epilogue.activation.output.cols, z,
+            const bool two = halves();
+            tegroup_impl_tma_load(to, map, full, k0, two ? item.j0 / 2 : item.j0, z, anywhere(TEGROUP_IMPL_B),
+                                  item.origin[TEGROUP_IMPL_B]);
+            if (two)
+                tegroup_impl_tma_load(to + item.cols / 2 * 128, map, full, k0,
+                                      item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols, z,
                                       anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
-        } else if (SHAPE::OP == TEGROUP_OP_FORWARD)
-            load_rows(item, TEGROUP_IMPL_B, to, full, k0, item.j0, SHAPE::COLS, SHAPE::COLS);
-        else
+        } else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))

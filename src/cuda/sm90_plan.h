@@ -84,6 +84,9 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
+/* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. */
@@ -94,15 +97,14 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> turns;
-    const int32_t narrow =
-        turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX));
+    const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
+                                                           (int32_t)tegroup_impl_min(k, INT32_MAX));
     const double low = (forward ? 1.06 : 1.12) * (1 + 64.0 / (double)(k + 1))
                        * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
-                        * (narrow * turns::NARROW >= n ? 1.15
-                           : narrow                    ? 1 + (double)k / 600000
-                                                       : 1),
+                        * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
+                           : narrow                                      ? 1 + (double)k / 600000
+                                                                         : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD)
@@ -288,10 +290,6 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_pieces(plan, desc, &activation->input, TEGROUP_IMPL_C,
                                                       &call->map[TEGROUP_IMPL_C], c_ups, &call->shift[TEGROUP_IMPL_C],
                                                       error));
-    if (halves && !gradient)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                                  tegroup_impl_sm90_fused<1>::shape::NARROW / 2, &call->narrow_b,
-                                                  &call->shift[TEGROUP_IMPL_B], error));
     if (gradient && !epilogue->activates_again) return TEGROUP_OK;
     return tegroup_impl_sm90_map_pieces(plan, desc, &activation->output, TEGROUP_IMPL_D, &call->activated, NULL,
                                         &call->activated_shift, error);
@@ -343,6 +341,12 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                : halves ? tile_n / 2
                                                         : tile_n,
                                                &call, error));
+    if (forward && tile_n == tegroup_impl_sm90_turns::COLS
+        && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                     halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW,
+                                     &call.narrow_b, &call.shift[TEGROUP_IMPL_B], error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));

@@ -42,7 +42,7 @@ typedef struct tegroup_impl_sm90_call {
     /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    CUtensorMap narrow_b; /* forward, of gates or ups of a narrow tile */
+    CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
