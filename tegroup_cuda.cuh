@@ -5577,23 +5577,23 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 /* ==== [23] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enums of tegroup_impl_sm90_usual. LOW(op) is PORTABLE's kernel for groups of few rows:
+ * stand together, in the order of the enums of tegroup_impl_sm90_usual. FEW(op) is PORTABLE's kernel for groups of few rows:
  * small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
-#define TEGROUP_IMPL_SM90_KERNELS(X, LOW)                                                                              \
+#define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
     X(1, 128, 192, true, 3)                                                                                            \
     X(1, 64, 256, true, 4)                                                                                             \
     X(1, 64, 256, false, 2)                                                                                            \
-    LOW(1)                                                                                                             \
+    FEW(1)                                                                                                             \
     X(2, 128, 192, true, 3)                                                                                            \
     X(2, 64, 256, true, 4)                                                                                             \
     X(2, 64, 256, false, 2)                                                                                            \
-    LOW(2)                                                                                                             \
+    FEW(2)                                                                                                             \
     X(3, 128, 192, true, 3)                                                                                            \
     X(3, 128, 128, true, 4)
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: LOW, where nothing else is given */
+    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: FEW, where nothing else is given */
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
@@ -5605,11 +5605,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
      cols,                                                                                                             \
      tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-#define TEGROUP_IMPL_SM90_LOW_ROW(op) {NULL, NULL, op, 0, 0, 0},
+#define TEGROUP_IMPL_SM90_FEW_ROW(op) {NULL, NULL, op, 0, 0, 0},
     static const tegroup_impl_sm90_row rows[] = {
-        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_LOW_ROW)};
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_FEW_ROW)};
 #undef TEGROUP_IMPL_SM90_KERNEL_ROW
-#undef TEGROUP_IMPL_SM90_LOW_ROW
+#undef TEGROUP_IMPL_SM90_FEW_ROW
     *count = (int32_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -5640,8 +5640,8 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* Whether LOW can run this plan: it picks no rows by index. */
-static inline int tegroup_impl_sm90_low(const tegroup_problem *p) {
+/* Whether FEW can run this plan: it picks no rows by index. */
+static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #if defined(TEGROUP_NO_PORTABLE)
     (void)p;
     return 0;
@@ -5656,7 +5656,7 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (i = count - 1; i >= 0; i--)
         if (rows[i].op == (int32_t)plan->problem.op)
-            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_low(&plan->problem);
+            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_few(&plan->problem);
     return n;
 }
 
@@ -5667,7 +5667,7 @@ typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, LOW };
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
@@ -5690,8 +5690,8 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                    ? WGRAD_128X128
                    : WGRAD_128X192;
     if (average <= 64)
-        return tegroup_impl_sm90_low(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
-                   ? LOW
+        return tegroup_impl_sm90_few(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
+                   ? FEW_ROWS
                    : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
@@ -5937,7 +5937,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] != TEGROUP_IMPL_SM90_THREADS) /* LOW */
+    if (plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] != TEGROUP_IMPL_SM90_THREADS) /* FEW */
         return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);

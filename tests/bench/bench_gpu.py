@@ -391,15 +391,16 @@ def host_times(device, lt, tegroup, helper):
                 call = tegroup.call(o, backend)
                 plan, desc, stream, error = call.arguments
                 us = timed(helper.host_gemm, ctypes.cast(tegroup.lib.raw.tegroup_gemm, c_void_p), byref(plan), byref(desc), c_void_p(stream), byref(error))
+                sizes, minus, what = kernels_of(call, device.raw), None, ""
                 if backend == tg.TEGROUP_BACKEND_CUBLASLT_GROUPED:
                     by_hand = cublaslt.Grouped(lt, device.torch, problem, o.a, o.b, o.d, o.workspace, device.raw)
                     *pointers, bytes_, _ = by_hand.arguments_of(0)
                     values = (c_void_p * 14)(*(a.value if isinstance(a, c_void_p) else a for a in pointers))
-                    minus, what = timed(helper.host_matmul, ctypes.cast(lt.matmul, c_void_p), values, c_size_t(bytes_), c_void_p(stream)), "cublasLtMatmul"
-                else:
-                    sizes = kernels_of(call, device.raw)
-                    minus = timed(helper.host_empty, (c_int * len(sizes))(*sizes), len(sizes), c_void_p(stream))
-                    what = f"{len(sizes)} empty kernel{'s' * (len(sizes) != 1)} of {'+'.join(map(str, sizes))} bytes"
+                    minus, what = timed(helper.host_matmul, ctypes.cast(lt.matmul, c_void_p), values, c_size_t(bytes_), c_void_p(stream)), "cublasLtMatmul and "
+                    sizes = sizes[:1]  # the kernel that sets up; the others are cublasLtMatmul's
+                empty = timed(helper.host_empty, (c_int * len(sizes))(*sizes), len(sizes), c_void_p(stream))
+                minus = {k: v + minus[k] for k, v in empty.items()} if minus else empty
+                what += f"{len(sizes)} empty kernel{'s' * (len(sizes) != 1)} of {'+'.join(map(str, sizes))} bytes"
             except (cublaslt.Refused, tg.Refused, RuntimeError) as refusal:
                 print(f"host time of {tegroup.name(backend)}, {groups} groups: {str(refusal).splitlines()[0]}", file=sys.stderr)
                 continue

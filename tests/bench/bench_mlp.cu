@@ -1,7 +1,7 @@
 /* nvcc -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT -gencode arch=compute_90a,code=sm_90a -I. tests/bench/bench_mlp.cu -o bench_mlp -lcublas */
 
-/* A grouped MLP with activations in epilogues beside the same with kernels of their own: the layers of public models (shapes.json has
- * their products), BF16, SwiGLU, even groups and uneven ones, row probabilities and their gradient.
+/* A grouped MLP with activations in epilogues, where AUTO has them, beside the same with kernels of their own: layers of public
+ * models, BF16, SwiGLU, even groups and uneven ones, row probabilities and their gradient.
  *
  *   inference   forward that keeps neither preactivation nor activated
  *   forward     of training: it keeps preactivation, and activated is computed again
@@ -10,7 +10,8 @@
  *   dgrad       all of it, fc1's dgrad too
  *   step        forward, dgrad, wgrad
  *
- * Arguments: interleaved, portable, a layer's name for that one alone. Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
+ * Arguments: interleaved; portable, whose epilogues AUTO leaves alone, and which must be there; a layer's name for that one alone.
+ * Contestants take turns in random order, 256 MB are written before each, medians of ROUNDS; results must be equal bit for bit.
  * Operands are random normal numbers. */
 #include <math.h>
 #include <cublas_v2.h>
@@ -35,6 +36,7 @@ static const char *const works[WORKS] = {"inference", "forward", "gradient", "dg
 static tegroup_error error;
 static char text[2048];
 
+/* rows: tokens times experts a token. */
 static const struct layer { const char *name; int groups; int64_t rows, d, h; } layers[] = {
     {"7b fine-grained", 128, 196608, 1536, 256}, {"qwen3-30b", 128, 131072, 2048, 768}, {"dsv3 ep8", 32, 65536, 7168, 2048}, {"mixtral", 8, 16384, 4096, 14336},
     {"qwen3-30b decode", 128, 512, 2048, 768}, {"dsv3 ep32", 8, 32768, 7168, 2048}, {"qwen3-30b half", 128, 65536, 2048, 768}, {"gpt-oss", 32, 16384, 2880, 2880}, {"kimi-k2 ep8", 48, 32768, 7168, 2048}};
@@ -153,7 +155,7 @@ int main(int count_of_arguments, char **arguments) {
             for (int fused = 0; fused < 2; fused++) {
                 tegroup_mlp_desc &w = way[fused];
                 w = base;
-                w.fusion = fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER;
+                w.fusion = !fused ? TEGROUP_FUSION_NEVER : portable ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_AUTO;
                 w.out.data = device(l.rows * l.d * 2);
                 mlp[INFERENCE][fused] = w;
                 w.preactivation = tensor(rows, l.rows, 2 * l.h, device(l.rows * l.h * 4));
@@ -226,7 +228,7 @@ int main(int count_of_arguments, char **arguments) {
                 mean[work] += log(plain / fused);
                 printf("%-16s %-7s %-10s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], plain, fused, plain / fused);
                 if (work == GRADIENT) printf("  %.0f TFLOP/s, dense %.0f, %.3f of it", 2e-6 * (double)l.rows * (double)l.d * (double)l.h / fused, 2e-6 * (double)l.rows * (double)l.d * (double)l.h / median(DENSE), median(DENSE) / fused);
-                printf("%s\n", differences ? "  BITS DIFFER" : "");
+                printf("%s%s\n", plan[work][1].fused ? "" : "  not fused", differences ? "  BITS DIFFER" : "");
             }
             fflush(stdout);
             for (void *p : held) MUST(cudaFree(p));
