@@ -2446,17 +2446,25 @@ static __device__ __forceinline__ int tegroup_impl_thread(void) {
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
-static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-/* All of them, or zeros and nothing read. */
+/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are read. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
+/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that are not
+ * 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+template <int AT_ONCE>
+static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll AT_ONCE
+    for (int i = 0; i < 16; i += 4) {
+        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
+                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
+        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
+    }
+}
+
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
@@ -3322,17 +3330,6 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. AT_ONCE: words of the four, as registers allow. */
-template <int AT_ONCE>
-static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
-#pragma unroll AT_ONCE
-    for (int i = 0; i < 16; i += 4) {
-        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
-                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
-        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
-    }
-}
-
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
  * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
  * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
@@ -3405,7 +3402,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
+            if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }
@@ -5026,9 +5023,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (left > 0 && left < 16) {
 #pragma unroll 1
             for (int i = first, r = 0; i < count; i += 4, r++)
-                tegroup_impl_cp_async((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
-                                      from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
-                                      picked[i] < 0 ? 0 : (int32_t)left);
+                tegroup_impl_load_slowly<1>((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                            from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
+                                            picked[i] < 0 ? 0 : (int32_t)left);
             return;
         }
 #pragma unroll 1

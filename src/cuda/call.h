@@ -121,17 +121,25 @@ static __device__ __forceinline__ int tegroup_impl_thread(void) {
     asm volatile("mov.u32 %0, %%tid.x;\n" : "=r"(number));
     return number;
 }
-/* 16 bytes from global to shared memory, of which `bytes` are read and the rest are zeros. */
-static __device__ __forceinline__ void tegroup_impl_cp_async(uint32_t to, const void *from, int32_t bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-/* All of them, or zeros and nothing read. */
+/* 16 bytes from global to shared memory, or zeros and nothing read. Of a part of them memcheck would say that all are read. */
 static __device__ __forceinline__ void tegroup_impl_cp_async_unless(bool absent, uint32_t to, const void *from) {
     asm volatile(
         "{.reg .pred p;\nsetp.ne.b32 p, %0, 0;\ncp.async.cg.shared.global [%1], [%2], 16, p;}\n" ::"r"((int)absent),
         "r"(to), "l"(from)
         : "memory");
 }
+/* 16 bytes of a tile of two-byte elements, one by one, of which `bytes` are read and the rest are zeros: from rows that are not
+ * 16-byte aligned, or where a row ends. AT_ONCE: words of the four, as registers allow. */
+template <int AT_ONCE>
+static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
+#pragma unroll AT_ONCE
+    for (int i = 0; i < 16; i += 4) {
+        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
+                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
+        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
+    }
+}
+
 static __device__ __forceinline__ void tegroup_impl_cp_commit(void) {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }

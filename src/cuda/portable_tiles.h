@@ -166,17 +166,6 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
 
 /* ---- loading ---- */
 
-/* 16 bytes of a tile, element by element: rows that are not 16-byte aligned. AT_ONCE: words of the four, as registers allow. */
-template <int AT_ONCE>
-static __device__ __forceinline__ void tegroup_impl_load_slowly(uint32_t to, const char *from, int32_t bytes) {
-#pragma unroll AT_ONCE
-    for (int i = 0; i < 16; i += 4) {
-        uint32_t low = i < bytes ? *(const uint16_t *)(from + i) : 0u,
-                 high = i + 2 < bytes ? *(const uint16_t *)(from + i + 2) : 0u;
-        asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(to + (uint32_t)i), "r"(low | high << 16) : "memory");
-    }
-}
-
 /* Loads one operand's tiles of LINES lines (of m or n) by TILE_K. Contiguous along k a tile is stored [line][k], else in panels of
  * 64 lines, each [k][line]; either way rows have 128 bytes, whose 16-byte chunks are permuted by XOR with the row's number, so
  * that eight rows meet eight banks. Every pass of the block's threads permutes alike, since it moves by a multiple of eight rows. */
@@ -249,7 +238,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
                 ALONG_K ? (there(pass) ? k - chunk() * 8 : 0) : (row() + down(pass) < k ? room - panel(pass) * 64 : 0);
             const int32_t bytes = left < 0 ? 0 : left > 8 ? 16 : left * 2;
             const uint32_t place = to + (uint32_t)((panel(pass) * ROWS + down(pass)) * 128);
-            if (aligned(from, row_bytes)) tegroup_impl_cp_async(place, at, bytes);
+            if (aligned(from, row_bytes) && bytes % 16 == 0) tegroup_impl_cp_async_unless(bytes == 0, place, at);
             else tegroup_impl_load_slowly<THREADS <= 128 ? 4 : 1>(place, at, bytes);
         }
     }

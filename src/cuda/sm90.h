@@ -165,9 +165,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (left > 0 && left < 16) {
 #pragma unroll 1
             for (int i = first, r = 0; i < count; i += 4, r++)
-                tegroup_impl_cp_async((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
-                                      from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
-                                      picked[i] < 0 ? 0 : (int32_t)left);
+                tegroup_impl_load_slowly<1>((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                            from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
+                                            picked[i] < 0 ? 0 : (int32_t)left);
             return;
         }
 #pragma unroll 1

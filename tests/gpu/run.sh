@@ -37,48 +37,53 @@ capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/nul
 [ -n "${TEGROUP_GPU_BUILD:-}" ] || build "$capability"
 programs=$(cat "$out/PROGRAMS")
 
-# The suite under one tool. What it found, or NOT-RUN, goes to found.TOOL, the kernels that were launched to kernels.TOOL.
-sanitize() {
-    found=0 kernels=$out/kernels.$1
-    : >"$kernels"
+# One program under one tool: what that says; what it found, or NOT-RUN, to TOOL.NAME.found, the kernels that were launched to
+# TOOL.NAME.kernels.
+sanitize_one() { # tool, name, scale, arguments
+    tool=$1 name=$2 scale=$3 files=$out/$1.$2
+    shift 3
     # what is passed over, and why
-    options=$(awk -v tool="$1" '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
-    case $1 in # racecheck itself breaks off inside cuBLAS's kernels and where an MLP's graphs are replayed, synccheck inside the grouped ones of 13.10
+    options=$(awk -v tool="$tool" '$1 == tool { sub(/ *#.*/, ""); $1 = ""; print }' tests/gpu/sanitize.txt | tr '\n' ' ')
+    case $tool in # racecheck itself breaks off inside cuBLAS's kernels and where an MLP's graphs are replayed, synccheck inside the grouped ones of 13.10
     racecheck) backends=sm90,portable ;;
     synccheck) backends=sm90,portable,cublaslt_loop ;;
     *) backends=sm90,portable,cublaslt_grouped,cublaslt_loop ;;
     esac
+    : >"$files.kernels"
+    # shellcheck disable=SC2086 # a list of options
+    TEGROUP_TEST_TOGETHER=1 TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$files.kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool "$tool" $options "$out/$name" "$@" >"$files.log" 2>&1
+    code=$?
+    found=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$files.log" | tail -n 1)
+    if grep -q '^\[  FAILED  \]' "$files.log"; then
+        grep '^\[  FAILED  \]' "$files.log"
+        echo "not ok ${tool}_$name tests failed under the tool"
+    elif [ -z "$found" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$files.log"; then
+        grep -aE '^=+ ' "$files.log" | head -n 12
+        tail -n 3 "$files.log"
+        echo "skip gpu_${tool}_$name NOT RUN (exit $code)"
+        found=NOT-RUN
+    elif [ "$found" -eq 0 ]; then echo "ok ${tool}_$name"
+    else
+        grep -E '^=+ ' "$files.log" | head -n 40
+        echo "not ok ${tool}_$name $found findings"
+    fi
+    echo "${found:-0}" >"$files.found"
+}
+# The suite under one tool, its programs side by side, as the tools are.
+sanitize() {
     for name in $programs; do
         case $name in
-        test_gpu) arguments='--filter=sanitize.*' scale=1 ;;
-        test_invariance) continue ;; # every kernel of it is in the others; its operands are made by kernels that initcheck does not follow
-        test_cublaslt) arguments=$([ "$1" != racecheck ] || echo '--filter=cublaslt.setup*') scale=0.005 ;;
-        test_mlp_gpu) arguments=$([ "$1" != racecheck ] || echo '--filter=mlp_gpu.*') scale=0.005 ;;
-        test_*) arguments='' scale=0.005 ;;
-        *) continue ;;
-        esac
-        log=$out/$1.$name.log
-        # shellcheck disable=SC2086 # lists of options
-        TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool "$1" $options "$out/$name" $arguments >"$log" 2>&1
-        code=$?
-        findings=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$log" | tail -n 1)
-        if grep -q '^\[  FAILED  \]' "$log"; then
-            grep '^\[  FAILED  \]' "$log"
-            echo "not ok ${1}_$name tests failed under the tool"
-        elif [ -z "$findings" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$log"; then
-            grep -aE '^=+ ' "$log" | head -n 12
-            tail -n 3 "$log"
-            echo "skip gpu_${1}_$name NOT RUN (exit $code)"
-            found=NOT-RUN
-            continue
-        elif [ "$findings" -eq 0 ]; then echo "ok ${1}_$name"
-        else
-            grep -E '^=+ ' "$log" | head -n 40
-            echo "not ok ${1}_$name $findings findings"
-        fi
-        [ "$found" = NOT-RUN ] || found=$((found + ${findings:-0}))
+        test_gpu) sanitize_one "$1" "$name" 1 '--filter=sanitize.*' ;;
+        test_invariance) : ;; # every kernel of it is in the others; its operands are made by kernels that initcheck does not follow
+        test_cublaslt) sanitize_one "$1" "$name" 0.005 "$([ "$1" = racecheck ] && echo '--filter=cublaslt.setup*' || echo '--filter=*')" ;;
+        test_mlp_gpu) sanitize_one "$1" "$name" 0.005 "$([ "$1" = racecheck ] && echo '--filter=mlp_gpu.*' || echo '--filter=*')" ;;
+        test_*) sanitize_one "$1" "$name" 0.005 ;;
+        esac >"$out/$1.$name.out" 2>&1 &
     done
-    echo "$found" >"$out/found.$1"
+    wait
+    cat "$out/$1".test_*.out
+    cat "$out/$1".test_*.kernels >"$out/kernels.$1"
+    awk '$1 == "NOT-RUN" { none = 1 } { sum += $1 } END { print none ? "NOT-RUN" : sum + 0 }' "$out/$1".test_*.found >"$out/found.$1"
 }
 
 if [ "$mode" = sanitize ]; then
@@ -88,6 +93,7 @@ if [ "$mode" = sanitize ]; then
     : >"$out/kernels.held"
     : >"$out/kernels.launched"
     for tool in $tools; do # what an earlier run left says nothing of this one
+        rm -f "$out/$tool".test_*
         : >"$out/$tool.out"
         echo NOT-RUN >"$out/found.$tool"
     done

@@ -218,7 +218,7 @@ static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes)
             MUST(cudaStreamSynchronize(first));
             MUST(cudaMemGetInfo(&after, &all));
         }
-        ASSERT_TRUE(after >= before);
+        if (getenv("TEGROUP_TEST_TOGETHER") == NULL) ASSERT_TRUE(after >= before); /* else others come and go all the time */
         MUST(cudaGraphExecDestroy(step));
         mlp_release(l);
         free(l);
