@@ -21,6 +21,8 @@
  * never been written: so memcheck sees every step outside and initcheck every early read. */
 static int mirror_exact;
 static struct cublasLtContext *mirror_cublaslt; /* the handle that descriptors get */
+static int mirror_loop_scalars; /* 1: those of each group go to the device for CUBLASLT_LOOP, too */
+static int32_t mirror_tile = -1, mirror_tiles; /* of a bundled backend's table the tile that a plan takes, unless it is -1; how many it offered last */
 
 /* Device memory handed out from the bottom up and taken back all at once. */
 static unsigned char *arena, *arena_copy;
@@ -177,8 +179,8 @@ static tegroup_gemm_desc desc_to_device(const tegroup_gemm_desc *host) {
     tensor_to_device(&desc.c, host_sizes);
     if (host->c.pointers == host->d.pointers) desc.c.pointers = host->c.dtype != TEGROUP_DTYPE_UNSET ? desc.d.pointers : NULL;
     tensor_to_device(&desc.bias, host_sizes);
-    if (!host_sizes) scalars_to_device(&desc.alpha);
-    if (!host_sizes) scalars_to_device(&desc.beta);
+    if (!host_sizes || mirror_loop_scalars) scalars_to_device(&desc.alpha);
+    if (!host_sizes || mirror_loop_scalars) scalars_to_device(&desc.beta);
     desc.row_scale = device_of(desc.row_scale);
     desc.gather_a.slot_of_row = (const int64_t *)device_of(desc.gather_a.slot_of_row);
     desc.gather_b.slot_of_row = (const int64_t *)device_of(desc.gather_b.slot_of_row);
@@ -219,12 +221,35 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
     return TEGROUP_OK;
 }
 
+/* Tiles of a bundled backend's table that a plan can take. */
+static int32_t plan_tiles(const tegroup_plan *plan) {
+    int32_t count = 0, first;
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_candidates(plan, &first);
+    if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
+    return count;
+}
+
+/* The plan with tile i of them. False where the GPU has too little shared memory for it. */
+static int plan_take_tile(tegroup_plan *plan, int32_t i) {
+    int32_t count, first = 0;
+    tegroup_error error;
+    if (plan->backend == TEGROUP_BACKEND_SM90) {
+        (void)tegroup_impl_sm90_candidates(plan, &first);
+        return tegroup_impl_sm90_choose(plan, first + i, &error) == TEGROUP_OK;
+    }
+    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
+}
+
 /* Plan, prepare and run on the GPU with the backend that p->desc names, and bring everything back. */
 static tegroup_status problem_run_on_device(problem *p) {
     tegroup_status status;
     mirror_up(p->mark);
     tegroup_gemm_desc desc = desc_to_device(&p->desc);
     status = tegroup_plan_make(&desc, NULL, &p->plan, &p->error);
+    if (status == TEGROUP_OK && mirror_tile >= 0) {
+        mirror_tiles = plan_tiles(&p->plan);
+        if (!plan_take_tile(&p->plan, mirror_tile)) status = TEGROUP_ERROR_UNSUPPORTED;
+    }
     if (status == TEGROUP_OK) {
         desc.workspace_bytes = p->plan.workspace.total_bytes;
         desc.workspace = workspace_of(desc.workspace_bytes);

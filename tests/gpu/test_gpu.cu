@@ -1181,6 +1181,29 @@ UTEST(sanitize, every_kernel) {
     memcpy(totals.problems, counted, sizeof counted);
 }
 
+/* Every tile of both tables, whichever a plan would take. */
+UTEST(sanitize, every_tile) {
+    const int64_t m[3] = {130, 0, 70};
+    rng r = rng_seed(4004);
+    mirror_exact = 1;
+    EACH_BACKEND(b) {
+        const int64_t counted = totals.problems[b];
+        if (!backend_bundled(backends[b])) continue;
+        for (int op = 0; op < 3; op++)
+            for (int in = 0; in < 2; in++)
+                for (mirror_tile = 0, mirror_tiles = 1; mirror_tile < mirror_tiles; mirror_tile++) {
+                    void *mark = guards_mark();
+                    spec s = plain_spec(ops[op], 3, m, 72, 136, halves[in], halves[in], rng_next(&r));
+                    for_backend(&r, &s, backends[b]);
+                    ASSERT_STREQ("", run_and_check(&s, b));
+                    guards_release(mark);
+                }
+        totals.problems[b] = counted;
+    }
+    mirror_tile = -1;
+    mirror_exact = 0;
+}
+
 /* So many tiles that a block finds some again and again in the same place. */
 UTEST(sanitize, many_tiles) {
     enum { GROUPS = 700 };
@@ -1209,6 +1232,7 @@ UTEST(sanitize, loop_without_products) {
     rng r = rng_seed(4003);
     for (int each = 0; each < 2; each++) {
         void *mark = guards_mark();
+        mirror_loop_scalars = each;
         spec s = plain_spec(TEGROUP_OP_FORWARD, 3, rows, 24, 0, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32, rng_next(&r));
         s.c = C_SEPARATE;
         s.alpha = s.beta = each ? SCALARS_EACH : SCALARS_ONE;
@@ -1216,6 +1240,7 @@ UTEST(sanitize, loop_without_products) {
         ASSERT_STREQ("", run_and_check(&s, LOOP));
         guards_release(mark);
     }
+    mirror_loop_scalars = 0;
     totals.problems[LOOP] = counted;
 }
 

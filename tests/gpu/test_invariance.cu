@@ -17,31 +17,13 @@ static int64_t at_most(int64_t most, int64_t x) { return x > most ? most : x; }
 
 /* ---- every tile ------------------------------------------------------------------------------------------------------- */
 
-static int32_t tiles(const tegroup_plan *plan) {
-    int32_t count, first;
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_candidates(plan, &first);
-    (void)tegroup_impl_portable_rows(plan->problem.op, &count);
-    return count;
-}
-
-/* The plan with tile i of the backend's table. False where the GPU has too little shared memory for it. */
-static int take_tile(tegroup_plan *plan, int32_t i) {
-    int32_t count, first = 0;
-    tegroup_error error;
-    if (plan->backend == TEGROUP_BACKEND_SM90) {
-        (void)tegroup_impl_sm90_candidates(plan, &first);
-        return tegroup_impl_sm90_choose(plan, first + i, &error) == TEGROUP_OK;
-    }
-    return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
-}
-
 /* Runs with every tile: one hash of all of D, and the right one. */
 static void run_every_tile(int *utest_result, product *p, const tegroup_plan *plan, rng *r, int32_t samples) {
     uint64_t hash = 0;
     int taken = 0;
-    for (int32_t i = 0; i < tiles(plan); i++) {
+    for (int32_t i = 0; i < plan_tiles(plan); i++) {
         tegroup_plan tiled = *plan;
-        if (!take_tile(&tiled, i)) continue;
+        if (!plan_take_tile(&tiled, i)) continue;
         product_poison(p, NULL);
         const tegroup_status status = product_run(p, &tiled, NULL);
         if (status != TEGROUP_OK) fprintf(stderr, "%s: %s %s\n", tegroup_backend_name(plan->backend), p->error.field, p->error.rule);
@@ -319,10 +301,10 @@ static void beside_other_work(int *utest_result, int b) {
         product_make(&p, backends[b]);
         product_counts(&p, counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        ASSERT_LE(tiles(&p.plan), 16);
-        for (int32_t i = 0; i < tiles(&p.plan); i++) {
+        ASSERT_LE(plan_tiles(&p.plan), 16);
+        for (int32_t i = 0; i < plan_tiles(&p.plan); i++) {
             tiled[count] = p.plan;
-            count += take_tile(&tiled[count], i);
+            count += plan_take_tile(&tiled[count], i);
         }
         ASSERT_GT(count, 0);
         for (int32_t i = 0; i < count; i++) ASSERT_EQ(TEGROUP_OK, product_run(&p, &tiled[i], NULL));
