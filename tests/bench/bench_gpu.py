@@ -340,8 +340,8 @@ class KernelNode(ctypes.Structure):
     _fields_ = [("function", c_void_p), ("extents", c_uint * 7), ("parameters", c_void_p), ("extra", c_void_p), ("kernel", c_void_p), ("context", c_void_p)]
 
 
-def kernels_of(call, stream):
-    """Argument bytes of each kernel that a call enqueues, read from a captured graph."""
+def kernels_of(call, stream, first=False):
+    """Argument bytes of each kernel that a call enqueues, or of the first one, read from a captured graph."""
     cuda, graph, count, sizes = ctypes.CDLL("libcuda.so.1"), c_void_p(), c_size_t(), []
 
     def must(code):
@@ -352,9 +352,10 @@ def kernels_of(call, stream):
         call()
     finally:
         must(cuda.cuStreamEndCapture(c_void_p(stream), byref(graph)))
-    must(cuda.cuGraphGetNodes(graph, None, byref(count)))
+    get_nodes = cuda.cuGraphGetRootNodes if first else cuda.cuGraphGetNodes
+    must(get_nodes(graph, None, byref(count)))
     nodes = (c_void_p * count.value)()
-    must(cuda.cuGraphGetNodes(graph, nodes, byref(count)))
+    must(get_nodes(graph, nodes, byref(count)))
     for node in nodes:
         kind, params = c_int(), KernelNode()
         must(cuda.cuGraphNodeGetType(c_void_p(node), byref(kind)))
@@ -391,13 +392,13 @@ def host_times(device, lt, tegroup, helper):
                 call = tegroup.call(o, backend)
                 plan, desc, stream, error = call.arguments
                 us = timed(helper.host_gemm, ctypes.cast(tegroup.lib.raw.tegroup_gemm, c_void_p), byref(plan), byref(desc), c_void_p(stream), byref(error))
-                sizes, minus, what = kernels_of(call, device.raw), None, ""
-                if backend == tg.TEGROUP_BACKEND_CUBLASLT_GROUPED:
+                grouped = backend == tg.TEGROUP_BACKEND_CUBLASLT_GROUPED
+                sizes, minus, what = kernels_of(call, device.raw, first=grouped), None, ""  # what comes after the set-up is cublasLtMatmul's
+                if grouped:
                     by_hand = cublaslt.Grouped(lt, device.torch, problem, o.a, o.b, o.d, o.workspace, device.raw)
                     *pointers, bytes_, _ = by_hand.arguments_of(0)
                     values = (c_void_p * 14)(*(a.value if isinstance(a, c_void_p) else a for a in pointers))
                     minus, what = timed(helper.host_matmul, ctypes.cast(lt.matmul, c_void_p), values, c_size_t(bytes_), c_void_p(stream)), "cublasLtMatmul and "
-                    sizes = sizes[:1]  # the kernel that sets up; the others are cublasLtMatmul's
                 empty = timed(helper.host_empty, (c_int * len(sizes))(*sizes), len(sizes), c_void_p(stream))
                 minus = {k: v + minus[k] for k, v in empty.items()} if minus else empty
                 what += f"{len(sizes)} empty kernel{'s' * (len(sizes) != 1)} of {'+'.join(map(str, sizes))} bytes"
