@@ -3876,7 +3876,8 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     /* To 128 bytes, as the permutation of chunks needs: debug and relocatable builds do not keep to a larger __align__. */
     unsigned char *const ring = tegroup_impl_memory + (128 - tegroup_impl_shared(tegroup_impl_memory) % 128) % 128;
     constexpr int FOUND = TEGROUP_IMPL_PORTABLE_FOUND;
-    __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND]; /* those that are worked on, and those after them */
+    /* Those found last, and those before, whose last one others may still read. */
+    __shared__ tegroup_impl_gpu_tile tiles[2 * FOUND];
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;

@@ -1195,8 +1195,9 @@ UTEST(sanitize, every_tile) {
                     void *mark = guards_mark();
                     spec s = plain_spec(ops[op], 3, m, 72, 136, halves[in], halves[in], rng_next(&r));
                     for_backend(&r, &s, backends[b]);
-                    const char *wrong = run_and_check(&s, b); /* refused: this GPU has too little shared memory for it */
-                    if (strcmp(wrong, "refused") != 0 || backends[b] != TEGROUP_BACKEND_PORTABLE) ASSERT_STREQ("", wrong);
+                    const char *wrong = run_and_check(&s, b);
+                    /* of PORTABLE's a GPU may have too little shared memory for the higher ones */
+                    if (strcmp(wrong, "refused") != 0 || backends[b] != TEGROUP_BACKEND_PORTABLE || mirror_tile == 0) ASSERT_STREQ("", wrong);
                     guards_release(mark);
                 }
         totals.problems[b] = counted;
