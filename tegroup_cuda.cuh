@@ -4238,11 +4238,17 @@ template <int REGISTERS> static __device__ __forceinline__ void tegroup_impl_reg
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. */
+/* Four 8x8 matrices of two-byte numbers, as wgmma's sums lie in registers, to rows of 16 bytes and back. TURNED: to columns. */
+template <bool TURNED>
 static __device__ __forceinline__ void tegroup_impl_stmatrix(uint32_t to, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
-                 "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
+    if (TURNED)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                     "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
+    else
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                     "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
 }
 static __device__ __forceinline__ void tegroup_impl_ldmatrix_rows(uint32_t (&r)[4], uint32_t from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -4350,6 +4356,7 @@ enum {
     TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
@@ -4368,6 +4375,8 @@ typedef struct tegroup_impl_sm90_call {
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
     CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
+    CUtensorMap short_a;  /* of a short tile's boxes */
+    uint64_t short_shift; /* its shift above A's */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -4381,12 +4390,13 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether it
- * applies an activation of gates and ups to what it gives. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool ACTIVATES_ = false>
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
+ * its tiles are D's columns (of a weight gradient of two bytes that nothing is added to), whether it applies an activation of gates
+ * and ups to what it gives. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
+    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
@@ -4399,6 +4409,12 @@ struct tegroup_impl_sm90_shape {
         if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
         return room < tiles ? room : tiles;
     }
+    /* Operands whose rows are lines and columns of a tile. */
+    static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
+                                          SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
+    static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
+    /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
+    static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -4494,9 +4510,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
-        m = (int32_t)desc.a.shape.cols;
-        tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = tiles_n - SHAPE::narrow((int32_t)desc.d.shape.cols, k_of(0));
+        const int32_t n = (int32_t)(SHAPE::FLIPS ? desc.a.shape.cols : desc.d.shape.cols);
+        m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
+        tiles_n = (n + SHAPE::COLS - 1) / SHAPE::COLS;
+        wide = tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                               : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
@@ -4943,7 +4960,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, SHAPE::A_BYTES + b_bytes(item));
+                tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
@@ -5042,13 +5059,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP != TEGROUP_OP_WGRAD)
+        if (is_short(item))
+            load_box(item, TEGROUP_IMPL_A, &call.short_a, call.short_shift, to, full, k0, item.i0, item.lines,
+                     SHAPE::SHORT);
+        else if (SHAPE::OP != TEGROUP_OP_WGRAD)
             load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
+                load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
+    }
+    static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
+        return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
+    }
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
     }
     /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
     __device__ __forceinline__ bool halves() const {
@@ -5076,20 +5102,26 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))
-                    load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                    load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                               uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
                                               int32_t box) const {
+        load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
+    }
+    /* By another map, whose boxes begin `further` bytes on. */
+    __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                             const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
+                                             int32_t col, int32_t row, int32_t rows, int32_t box) const {
         int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, anywhere(operand), item.origin[operand]);
+        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
     }
 
     __device__ __forceinline__ void release(uint32_t step) const {
@@ -5134,7 +5166,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, int32_t steps,
                                          uint32_t *rounds) const {
-        const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
+        const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
         sums sum;
         if (steps <= 0) nothing(group, adds, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
@@ -5145,10 +5177,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
-        else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
+        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum);
         else store_halves<false>(group, item, false, *rounds, sum);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
+    }
+    __device__ __forceinline__ bool is_wide() const {
+        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, int32_t steps) const {
@@ -5229,6 +5264,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         const int32_t col = number % results::ACROSS * results::COLS;
+        if (SHAPE::FLIPS) { /* never ragged */
+            *x = i;
+            *y = item.j0 + col;
+            *z = call.listed[operand] ? 0 : item.group;
+            return v > 0 && col < item.cols;
+        }
         *x = item.j0 + col;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
         *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
@@ -5237,8 +5278,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
-                             - number % results::ACROSS * results::COLS;
+        const int32_t left = SHAPE::FLIPS ? item.lines - number / results::ACROSS * 64
+                                          : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
+                                                - number % results::ACROSS * results::COLS;
         return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
     }
 
@@ -5251,7 +5293,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (item.group < 0) break;
             if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
             if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
+            else if (is_wide()) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
         tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
@@ -5365,9 +5407,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);
-            tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number),
-                                         item.i0 + line_of(group) + number / results::ACROSS * 64, item.i0 + item.lines,
-                                         item.j0 + number % results::ACROSS * results::COLS);
+            const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
+                          col = item.j0 + number % results::ACROSS * results::COLS;
+            if (SHAPE::FLIPS)
+                tegroup_impl_sm90_copy<WIDE>(
+                    &call.call, item.group, slab<WIDE>(group, number), col,
+                    (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols), line);
+            else
+                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
+                                             item.i0 + item.lines, col);
             tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
         }
         tegroup_impl_async_fence();
@@ -5380,18 +5428,23 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                  uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int me = tegroup_impl_thread(), lane = me % 32, row = me / 32 % 4 * 16 + lane % 16;
+        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
+        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these lines in two
+         * chunks. */
+        const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
+        const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<false>(group, number) + (uint32_t)(row * 128);
+                const uint32_t to = slab<false>(group, number) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
-                    const uint32_t there = to + (uint32_t)(((c + lane / 16) ^ (row & 7)) * 16);
+                    const uint32_t there =
+                        to + (uint32_t)(SHAPE::FLIPS ? c * 8 * 128 : ((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
                     uint32_t word[4];
 #pragma unroll
@@ -5410,7 +5463,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     }
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(there, word);
+                    tegroup_impl_stmatrix<SHAPE::FLIPS>(there, word);
                 }
                 end<false>(group, item, number);
             }
@@ -5531,8 +5584,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 round(terms, m, eight, sum, word);
                 round(terms, m, eight + 1, sum, word + 2);
             }
-            tegroup_impl_stmatrix(to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
-                                  word);
+            tegroup_impl_stmatrix<false>(
+                to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16), word);
         }
     }
     /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
@@ -5574,36 +5627,41 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 
 /* ==== [23] Hopper GEMM: plan and launch ==== */
 
-/* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enums of tegroup_impl_sm90_usual. FEW(op) is PORTABLE's kernel for groups of few rows:
- * small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+/* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
+ * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, one that is not for every problem last. FEW(op)
+ * is PORTABLE's kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
-    X(1, 128, 192, true, 3)                                                                                            \
-    X(1, 64, 256, true, 4)                                                                                             \
-    X(1, 64, 256, false, 2)                                                                                            \
+    X(1, 128, 192, true, 3, false)                                                                                     \
+    X(1, 64, 256, true, 4, false)                                                                                      \
+    X(1, 64, 256, false, 2, false)                                                                                     \
     FEW(1)                                                                                                             \
-    X(2, 128, 192, true, 3)                                                                                            \
-    X(2, 64, 256, true, 4)                                                                                             \
-    X(2, 64, 256, false, 2)                                                                                            \
+    X(2, 128, 192, true, 3, false)                                                                                     \
+    X(2, 64, 256, true, 4, false)                                                                                      \
+    X(2, 64, 256, false, 2, false)                                                                                     \
     FEW(2)                                                                                                             \
-    X(3, 128, 192, true, 3)                                                                                            \
-    X(3, 128, 128, true, 4)
+    X(3, 128, 192, true, 3, false)                                                                                     \
+    X(3, 128, 128, true, 4, false)                                                                                     \
+    X(3, 128, 192, true, 3, true)
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: FEW, where nothing else is given */
+    int32_t op, tile_m, tile_n; /* tile: rows and columns of D */
+    int32_t shared_bytes;       /* 0: FEW, where nothing else is given */
+    int32_t flips;
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
-#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
-    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
-     TEGROUP_IMPL_KERNEL_F16(op,                                                                                       \
-                             tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
+#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs, flips)                                             \
+    {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
+         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),               \
+     TEGROUP_IMPL_KERNEL_F16(                                                                                          \
+         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),          \
      op,                                                                                                               \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
-     cols,                                                                                                             \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-#define TEGROUP_IMPL_SM90_FEW_ROW(op) {NULL, NULL, op, 0, 0, 0},
+     (flips) ? (cols) : tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                \
+     (flips) ? tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M : (cols),                                \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES,                                             \
+     flips},
+#define TEGROUP_IMPL_SM90_FEW_ROW(op) {NULL, NULL, op, 0, 0, 0, 0},
     static const tegroup_impl_sm90_row rows[] = {
         TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_FEW_ROW)};
 #undef TEGROUP_IMPL_SM90_KERNEL_ROW
@@ -5638,14 +5696,19 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* Whether FEW can run this plan: it picks no rows by index. */
+/* Which problems FEW can run, and the kernel that flips. Neither picks rows by index; what flips are results of two bytes that
+ * nothing is added to. */
 static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #if defined(TEGROUP_NO_PORTABLE)
     (void)p;
     return 0;
 #else
-    return p->op != TEGROUP_OP_WGRAD && !p->gathered[TEGROUP_IMPL_A];
+    return !p->gathered[TEGROUP_IMPL_A];
 #endif
+}
+static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
+    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate && !p->gathered[TEGROUP_IMPL_A]
+           && !p->gathered[TEGROUP_IMPL_B];
 }
 
 /* The first row of this plan's operation, and how many there are for it. */
@@ -5654,19 +5717,28 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (i = count - 1; i >= 0; i--)
         if (rows[i].op == (int32_t)plan->problem.op)
-            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_few(&plan->problem);
+            *first = i, n += rows[i].shared_bytes == 0 ? tegroup_impl_sm90_few(&plan->problem)
+                             : rows[i].flips           ? tegroup_impl_sm90_flips(&plan->problem)
+                                                       : 1;
     return n;
 }
 
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
+/* Lines times columns of the tiles of a weight gradient of that many lines and columns. */
+static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
+    typedef tegroup_impl_sm90_shape<3, 128, 192, true, 3> shape;
+    return tegroup_impl_align(lines, shape::TILE_M)
+           * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - shape::NARROW) * shape::narrow((int32_t)cols, 0));
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
-    enum { WGRAD_128X192, WGRAD_128X128 };
+    enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
@@ -5681,14 +5753,18 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                                                                          : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
-    if (p->op == TEGROUP_OP_WGRAD)
-        return average <= 128
-                       || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
-                           && average <= 1024)
-                   ? WGRAD_128X128
+    if (p->op == TEGROUP_OP_WGRAD) {
+        const int64_t short_sums =
+            p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) ? 1024 : 128;
+        if (average <= short_sums) return WGRAD_128X128;
+        return tegroup_impl_sm90_flips(p)
+                       && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k)
+                   ? WGRAD_192X128
                    : WGRAD_128X192;
+    }
     if (average <= 64)
-        return tegroup_impl_sm90_few(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
+        return tegroup_impl_sm90_few(p) && average <= 32 && k >= 4096
+                       && desc->expected_rows_max <= (forward ? 128 : 256)
                    ? FEW_ROWS
                    : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
@@ -5781,13 +5857,17 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
+    /* 256 bytes at a time are for rows whose next 128 bytes are loaded soon. Those of weights that lie across k are in the boxes
+     * beside it, under way as well: fetched twice, they had memory read 5% slower. */
+    const CUtensorMapL2promotion promotion = plan->problem.op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B
+                                                 ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                                 : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
     /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }
     *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
@@ -5808,7 +5888,7 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
-    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, true> shape;
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
 /* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
@@ -5909,6 +5989,11 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
+    if (!call.gathers_a && !wgrad && tile_m == lines) {
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
+                                                  &call.short_a, &call.short_shift, error));
+        call.short_shift -= call.shift[TEGROUP_IMPL_A];
+    }
     if (!call.gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines

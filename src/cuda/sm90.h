@@ -84,7 +84,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
                                to = ring + stage * SHAPE::STAGE_BYTES;
                 tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, SHAPE::A_BYTES + b_bytes(item));
+                tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
                 load_a(item, k0, to, full);
                 load_b(item, k0, to + SHAPE::A_BYTES, full);
             }
@@ -183,13 +183,22 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP != TEGROUP_OP_WGRAD)
+        if (is_short(item))
+            load_box(item, TEGROUP_IMPL_A, &call.short_a, call.short_shift, to, full, k0, item.i0, item.lines,
+                     SHAPE::SHORT);
+        else if (SHAPE::OP != TEGROUP_OP_WGRAD)
             load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(item, TEGROUP_IMPL_A, to + i * 128, full, item.i0 + i, k0, item.k - k0,
+                load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
                           TEGROUP_IMPL_SM90_LINES);
+    }
+    static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
+        return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
+    }
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
     }
     /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
     __device__ __forceinline__ bool halves() const {
@@ -217,20 +226,26 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))
-                    load_rows(item, TEGROUP_IMPL_B, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                    load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
                                               uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
                                               int32_t box) const {
+        load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
+    }
+    /* By another map, whose boxes begin `further` bytes on. */
+    __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                             const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
+                                             int32_t col, int32_t row, int32_t rows, int32_t box) const {
         int32_t y = row, z = call.listed[operand] ? 0 : item.group;
         if (call.ragged[operand]) {
             const int32_t v = rows < box ? rows : box;
             y = box - v;
             z = item.first_row[operand] + row + v;
         }
-        tegroup_impl_tma_load(to, &call.map[operand], full, col, y, z, anywhere(operand), item.origin[operand]);
+        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
     }
 
     __device__ __forceinline__ void release(uint32_t step) const {
@@ -275,7 +290,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, int32_t steps,
                                          uint32_t *rounds) const {
-        const bool adds = item.beta != 0, wide = call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
+        const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
         sums sum;
         if (steps <= 0) nothing(group, adds, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
@@ -286,10 +301,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         if (wide && (adds || call.has_bias)) store_wide<true>(group, item, adds, *rounds, sum);
         else if (wide) store_wide<false>(group, item, false, *rounds, sum);
-        else if (adds || call.has_bias) store_halves<true>(group, item, adds, *rounds, sum);
+        else if (!SHAPE::FLIPS && (adds || call.has_bias)) store_halves<true>(group, item, adds, *rounds, sum);
         else store_halves<false>(group, item, false, *rounds, sum);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
+    }
+    __device__ __forceinline__ bool is_wide() const {
+        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, int32_t steps) const {
@@ -370,6 +388,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         const int32_t col = number % results::ACROSS * results::COLS;
+        if (SHAPE::FLIPS) { /* never ragged */
+            *x = i;
+            *y = item.j0 + col;
+            *z = call.listed[operand] ? 0 : item.group;
+            return v > 0 && col < item.cols;
+        }
         *x = item.j0 + col;
         *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
         *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
@@ -378,8 +402,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
-                             - number % results::ACROSS * results::COLS;
+        const int32_t left = SHAPE::FLIPS ? item.lines - number / results::ACROSS * 64
+                                          : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
+                                                - number % results::ACROSS * results::COLS;
         return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
     }
 
@@ -392,7 +417,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (item.group < 0) break;
             if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
             if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (call.call.desc.d.dtype == TEGROUP_DTYPE_F32) store_tile<true>(group, item, &rounds);
+            else if (is_wide()) store_tile<true>(group, item, &rounds);
             else store_tile<false>(group, item, &rounds);
         }
         tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
@@ -506,9 +531,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         typedef typename SHAPE::template results<WIDE> results;
         if (ends<WIDE>(item, number)) {
             tegroup_impl_warpgroup_sync(1 + group);
-            tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number),
-                                         item.i0 + line_of(group) + number / results::ACROSS * 64, item.i0 + item.lines,
-                                         item.j0 + number % results::ACROSS * results::COLS);
+            const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
+                          col = item.j0 + number % results::ACROSS * results::COLS;
+            if (SHAPE::FLIPS)
+                tegroup_impl_sm90_copy<WIDE>(
+                    &call.call, item.group, slab<WIDE>(group, number), col,
+                    (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols), line);
+            else
+                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
+                                             item.i0 + item.lines, col);
             tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
         }
         tegroup_impl_async_fence();
@@ -521,18 +552,23 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                                                  uint32_t rounds, sums &sum) const {
         typedef typename SHAPE::template results<false> results;
         const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
-        const int me = tegroup_impl_thread(), lane = me % 32, row = me / 32 % 4 * 16 + lane % 16;
+        const int me = tegroup_impl_thread(), lane = me % 32, warp = me / 32 % 4;
+        /* The row that this lane addresses: one of this warp's sixteen lines, or of sixteen columns that have these lines in two
+         * chunks. */
+        const int row = SHAPE::FLIPS ? lane / 16 * 8 + lane % 8 : warp * 16 + lane % 16;
+        const uint32_t mine = (uint32_t)(row * 128 + (SHAPE::FLIPS ? ((warp * 2 + lane / 8 % 2) ^ (row & 7)) * 16 : 0));
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<false>(group, number) + (uint32_t)(row * 128);
+                const uint32_t to = slab<false>(group, number) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
-                    const uint32_t there = to + (uint32_t)(((c + lane / 16) ^ (row & 7)) * 16);
+                    const uint32_t there =
+                        to + (uint32_t)(SHAPE::FLIPS ? c * 8 * 128 : ((c + lane / 16) ^ (row & 7)) * 16);
                     float x[8];
                     uint32_t word[4];
 #pragma unroll
@@ -551,7 +587,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     }
 #pragma unroll
                     for (int i = 0; i < 4; i++) word[i] = tegroup_impl_two_halves(x[2 * i], x[2 * i + 1], bf16);
-                    tegroup_impl_stmatrix(there, word);
+                    tegroup_impl_stmatrix<SHAPE::FLIPS>(there, word);
                 }
                 end<false>(group, item, number);
             }
@@ -672,8 +708,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 round(terms, m, eight, sum, word);
                 round(terms, m, eight + 1, sum, word + 2);
             }
-            tegroup_impl_stmatrix(to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16),
-                                  word);
+            tegroup_impl_stmatrix<false>(
+                to + c / 4 * SHAPE::PIECE + tegroup_impl_sm90_in_piece(row, c % 4 + lane() / 16), word);
         }
     }
     /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */

@@ -1,35 +1,40 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
-/* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs). Those of one operation
- * stand together, in the order of the enums of tegroup_impl_sm90_usual. FEW(op) is PORTABLE's kernel for groups of few rows:
- * small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+/* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
+ * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, one that is not for every problem last. FEW(op)
+ * is PORTABLE's kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
-    X(1, 128, 192, true, 3)                                                                                            \
-    X(1, 64, 256, true, 4)                                                                                             \
-    X(1, 64, 256, false, 2)                                                                                            \
+    X(1, 128, 192, true, 3, false)                                                                                     \
+    X(1, 64, 256, true, 4, false)                                                                                      \
+    X(1, 64, 256, false, 2, false)                                                                                     \
     FEW(1)                                                                                                             \
-    X(2, 128, 192, true, 3)                                                                                            \
-    X(2, 64, 256, true, 4)                                                                                             \
-    X(2, 64, 256, false, 2)                                                                                            \
+    X(2, 128, 192, true, 3, false)                                                                                     \
+    X(2, 64, 256, true, 4, false)                                                                                      \
+    X(2, 64, 256, false, 2, false)                                                                                     \
     FEW(2)                                                                                                             \
-    X(3, 128, 192, true, 3)                                                                                            \
-    X(3, 128, 128, true, 4)
+    X(3, 128, 192, true, 3, false)                                                                                     \
+    X(3, 128, 128, true, 4, false)                                                                                     \
+    X(3, 128, 192, true, 3, true)
 
 typedef struct tegroup_impl_sm90_row {
     const void *bf16, *f16;
-    int32_t op, tile_m, tile_n, shared_bytes; /* shared_bytes: 0: FEW, where nothing else is given */
+    int32_t op, tile_m, tile_n; /* tile: rows and columns of D */
+    int32_t shared_bytes;       /* 0: FEW, where nothing else is given */
+    int32_t flips;
 } tegroup_impl_sm90_row;
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count) {
-#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs)                                                    \
-    {TEGROUP_IMPL_KERNEL_##op(tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
-     TEGROUP_IMPL_KERNEL_F16(op,                                                                                       \
-                             tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>>), \
+#define TEGROUP_IMPL_SM90_KERNEL_ROW(op, lines, cols, turns, slabs, flips)                                             \
+    {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
+         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),               \
+     TEGROUP_IMPL_KERNEL_F16(                                                                                          \
+         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),          \
      op,                                                                                                               \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                                   \
-     cols,                                                                                                             \
-     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
-#define TEGROUP_IMPL_SM90_FEW_ROW(op) {NULL, NULL, op, 0, 0, 0},
+     (flips) ? (cols) : tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M,                                \
+     (flips) ? tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::TILE_M : (cols),                                \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES,                                             \
+     flips},
+#define TEGROUP_IMPL_SM90_FEW_ROW(op) {NULL, NULL, op, 0, 0, 0, 0},
     static const tegroup_impl_sm90_row rows[] = {
         TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_KERNEL_ROW, TEGROUP_IMPL_SM90_FEW_ROW)};
 #undef TEGROUP_IMPL_SM90_KERNEL_ROW
@@ -64,14 +69,19 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* Whether FEW can run this plan: it picks no rows by index. */
+/* Which problems FEW can run, and the kernel that flips. Neither picks rows by index; what flips are results of two bytes that
+ * nothing is added to. */
 static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #if defined(TEGROUP_NO_PORTABLE)
     (void)p;
     return 0;
 #else
-    return p->op != TEGROUP_OP_WGRAD && !p->gathered[TEGROUP_IMPL_A];
+    return !p->gathered[TEGROUP_IMPL_A];
 #endif
+}
+static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
+    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate && !p->gathered[TEGROUP_IMPL_A]
+           && !p->gathered[TEGROUP_IMPL_B];
 }
 
 /* The first row of this plan's operation, and how many there are for it. */
@@ -80,19 +90,28 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (i = count - 1; i >= 0; i--)
         if (rows[i].op == (int32_t)plan->problem.op)
-            *first = i, n += rows[i].shared_bytes > 0 || tegroup_impl_sm90_few(&plan->problem);
+            *first = i, n += rows[i].shared_bytes == 0 ? tegroup_impl_sm90_few(&plan->problem)
+                             : rows[i].flips           ? tegroup_impl_sm90_flips(&plan->problem)
+                                                       : 1;
     return n;
 }
 
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
+/* Lines times columns of the tiles of a weight gradient of that many lines and columns. */
+static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
+    typedef tegroup_impl_sm90_shape<3, 128, 192, true, 3> shape;
+    return tegroup_impl_align(lines, shape::TILE_M)
+           * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - shape::NARROW) * shape::narrow((int32_t)cols, 0));
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
-    enum { WGRAD_128X192, WGRAD_128X128 };
+    enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
@@ -107,14 +126,18 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                                                                          : 1),
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
-    if (p->op == TEGROUP_OP_WGRAD)
-        return average <= 128
-                       || (p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET)
-                           && average <= 1024)
-                   ? WGRAD_128X128
+    if (p->op == TEGROUP_OP_WGRAD) {
+        const int64_t short_sums =
+            p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) ? 1024 : 128;
+        if (average <= short_sums) return WGRAD_128X128;
+        return tegroup_impl_sm90_flips(p)
+                       && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k)
+                   ? WGRAD_192X128
                    : WGRAD_128X192;
+    }
     if (average <= 64)
-        return tegroup_impl_sm90_few(p) && average <= 32 && desc->expected_rows_max <= 128 && (!forward || k >= 4096)
+        return tegroup_impl_sm90_few(p) && average <= 32 && k >= 4096
+                       && desc->expected_rows_max <= (forward ? 128 : 256)
                    ? FEW_ROWS
                    : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
@@ -207,13 +230,17 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
+    /* 256 bytes at a time are for rows whose next 128 bytes are loaded soon. Those of weights that lie across k are in the boxes
+     * beside it, under way as well: fetched twice, they had memory read 5% slower. */
+    const CUtensorMapL2promotion promotion = plan->problem.op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B
+                                                 ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                                 : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
     /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {
         if (attempt > 0 && cudaSetDevice(plan->device) != cudaSuccess) break;
         code = encode(map, type, ragged || listed ? 5 : 3, (void *)address, dims, strides, box, steps,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     }
     *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
@@ -234,7 +261,7 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
-    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, true> shape;
+    typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
 };
 
 /* The kernel with an activation in its epilogue, or its gradient, for a plan of a forward product or of dgrad, made ready to
@@ -335,6 +362,11 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
+    if (!call.gathers_a && !wgrad && tile_m == lines) {
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
+                                                  &call.short_a, &call.short_shift, error));
+        call.short_shift -= call.shift[TEGROUP_IMPL_A];
+    }
     if (!call.gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines

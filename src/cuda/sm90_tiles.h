@@ -25,6 +25,7 @@ enum {
     TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
@@ -43,6 +44,8 @@ typedef struct tegroup_impl_sm90_call {
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
     CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
+    CUtensorMap short_a;  /* of a short tile's boxes */
+    uint64_t short_shift; /* its shift above A's */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -56,12 +59,13 @@ typedef struct tegroup_impl_sm90_item {
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
-/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether it
- * applies an activation of gates and ups to what it gives. */
-template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool ACTIVATES_ = false>
+/* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
+ * its tiles are D's columns (of a weight gradient of two bytes that nothing is added to), whether it applies an activation of gates
+ * and ups to what it gives. */
+template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
-    static constexpr bool TURNS = TURNS_, ACTIVATES = ACTIVATES_;
+    static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
@@ -74,6 +78,12 @@ struct tegroup_impl_sm90_shape {
         if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
         return room < tiles ? room : tiles;
     }
+    /* Operands whose rows are lines and columns of a tile. */
+    static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
+                                          SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
+    static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
+    /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
+    static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
     /* Whether lines (of m, n) rather than k are contiguous. */
     static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
@@ -169,9 +179,10 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
-        m = (int32_t)desc.a.shape.cols;
-        tiles_n = ((int32_t)desc.d.shape.cols + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = tiles_n - SHAPE::narrow((int32_t)desc.d.shape.cols, k_of(0));
+        const int32_t n = (int32_t)(SHAPE::FLIPS ? desc.a.shape.cols : desc.d.shape.cols);
+        m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
+        tiles_n = (n + SHAPE::COLS - 1) / SHAPE::COLS;
+        wide = tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                               : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);

@@ -22,7 +22,8 @@
 static int mirror_exact;
 static struct cublasLtContext *mirror_cublaslt; /* the handle that descriptors get */
 static int mirror_loop_scalars; /* 1: those of each group go to the device for CUBLASLT_LOOP, too */
-static int32_t mirror_tile = -1, mirror_tiles; /* of a bundled backend's table the tile that a plan takes, unless it is -1; how many it offered last */
+enum { MIRROR_PLANNED_TILE = -1, MIRROR_ANY_TILE = -2 }; /* the one that a plan takes by itself; one that the problem's seed draws */
+static int32_t mirror_tile = MIRROR_PLANNED_TILE, mirror_tiles; /* of a bundled backend's table the tile to take; how many it offered last */
 
 /* Device memory handed out from the bottom up and taken back all at once. */
 static unsigned char *arena, *arena_copy;
@@ -246,9 +247,10 @@ static tegroup_status problem_run_on_device(problem *p) {
     mirror_up(p->mark);
     tegroup_gemm_desc desc = desc_to_device(&p->desc);
     status = tegroup_plan_make(&desc, NULL, &p->plan, &p->error);
-    if (status == TEGROUP_OK && mirror_tile >= 0) {
+    if (status == TEGROUP_OK && mirror_tile != MIRROR_PLANNED_TILE) {
         mirror_tiles = plan_tiles(&p->plan);
-        if (!plan_take_tile(&p->plan, mirror_tile)) status = TEGROUP_ERROR_UNSUPPORTED;
+        const int32_t tile = mirror_tile == MIRROR_ANY_TILE ? (int32_t)(p->s.seed % (uint64_t)mirror_tiles) : mirror_tile;
+        if (!plan_take_tile(&p->plan, tile)) status = TEGROUP_ERROR_UNSUPPORTED;
     }
     if (status == TEGROUP_OK) {
         desc.workspace_bytes = p->plan.workspace.total_bytes;

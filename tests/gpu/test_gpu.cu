@@ -165,8 +165,12 @@ static void random_problems(int *utest_result, int b) {
     while (totals.problems[b] < count) {
         void *mark = guards_mark();
         spec s = spec_for(&r, ops[rng_int(&r, 0, 2)], 60, 90, backends[b]);
-        if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 33);
+        if (backends[b] == TEGROUP_BACKEND_SM90) {
+            random_gather(&r, &s, 33);
+            mirror_tile = rng_chance(&r, 50) ? MIRROR_ANY_TILE : MIRROR_PLANNED_TILE;
+        }
         const char *wrong = run_and_check(&s, b);
+        mirror_tile = MIRROR_PLANNED_TILE;
         if (strcmp(wrong, "refused") == 0) totals.refused[b]++;
         else ASSERT_STREQ("", wrong);
         ASSERT_LE(totals.refused[b], backend_bundled(backends[b]) ? 0 : count / 2);
@@ -1193,7 +1197,7 @@ UTEST(sanitize, every_tile) {
             for (int in = 0; in < 2; in++)
                 for (mirror_tile = 0, mirror_tiles = 1; mirror_tile < mirror_tiles; mirror_tile++) {
                     void *mark = guards_mark();
-                    spec s = plain_spec(ops[op], 3, m, 72, 136, halves[in], halves[in], rng_next(&r));
+                    spec s = plain_spec(ops[op], 3, m, in == 0 ? 72 : 77, in == 0 ? 136 : 141, halves[in], halves[in], rng_next(&r));
                     for_backend(&r, &s, backends[b]);
                     const char *wrong = run_and_check(&s, b);
                     /* of PORTABLE's a GPU may have too little shared memory for the higher ones */
@@ -1202,7 +1206,7 @@ UTEST(sanitize, every_tile) {
                 }
         totals.problems[b] = counted;
     }
-    mirror_tile = -1;
+    mirror_tile = MIRROR_PLANNED_TILE;
     mirror_exact = 0;
 }
 
