@@ -6562,6 +6562,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
     tegroup_impl_mlp_product products[2];
     tegroup_impl_epilogue epilogue;
     int fused;
+    memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
     products[0].layer = TEGROUP_MLP_FC1;
     products[1].layer = TEGROUP_MLP_FC2;
     products[0].product = products[1].product = TEGROUP_OP_FORWARD;
