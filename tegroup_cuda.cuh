@@ -4409,7 +4409,7 @@ struct tegroup_impl_sm90_shape {
         if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
         return room < tiles ? room : tiles;
     }
-    /* Operands whose rows are lines and columns of a tile. */
+    /* The operands that a tile's lines and its columns are of. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
@@ -5857,8 +5857,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* 256 bytes at a time are for rows whose next 128 bytes are loaded soon. Those of weights that lie across k are in the boxes
-     * beside it, under way as well: fetched twice, they had memory read 5% slower. */
+    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Of the weights of dgrad these are in the next box,
+     * under way as well: both boxes fetched them, and memory was read 5% slower. */
     const CUtensorMapL2promotion promotion = plan->problem.op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B
                                                  ? CU_TENSOR_MAP_L2_PROMOTION_NONE
                                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
@@ -5989,7 +5989,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && tile_m == lines) {
+    if (!call.gathers_a && !wgrad && tile_m == lines) { /* tiles of the shape that has SHORT ones */
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
                                                   &call.short_a, &call.short_shift, error));
         call.short_shift -= call.shift[TEGROUP_IMPL_A];

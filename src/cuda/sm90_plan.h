@@ -230,8 +230,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* 256 bytes at a time are for rows whose next 128 bytes are loaded soon. Those of weights that lie across k are in the boxes
-     * beside it, under way as well: fetched twice, they had memory read 5% slower. */
+    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Of the weights of dgrad these are in the next box,
+     * under way as well: both boxes fetched them, and memory was read 5% slower. */
     const CUtensorMapL2promotion promotion = plan->problem.op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B
                                                  ? CU_TENSOR_MAP_L2_PROMOTION_NONE
                                                  : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
@@ -362,7 +362,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && tile_m == lines) {
+    if (!call.gathers_a && !wgrad && tile_m == lines) { /* tiles of the shape that has SHORT ones */
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
                                                   &call.short_a, &call.short_shift, error));
         call.short_shift -= call.shift[TEGROUP_IMPL_A];

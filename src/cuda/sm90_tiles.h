@@ -78,7 +78,7 @@ struct tegroup_impl_sm90_shape {
         if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
         return room < tiles ? room : tiles;
     }
-    /* Operands whose rows are lines and columns of a tile. */
+    /* The operands that a tile's lines and its columns are of. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
     static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
