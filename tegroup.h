@@ -5004,6 +5004,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
  * the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
+    int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f32(x);
@@ -5020,17 +5021,20 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         w = tegroup_impl_bounded_f32(x, 24);
         s = tegroup_impl_mul_f32(w, w);
         rate = tegroup_impl_fma_f32(s, (float)0.21406444881780073, (float)1.5957691216057308);
+        rated = 1;
         w = tegroup_impl_mul_f32(w, tegroup_impl_fma_f32(s, (float)0.07135481627260025, (float)1.5957691216057308));
         break;
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
         w = tegroup_impl_mul_f32(alpha, x);
         rate = alpha;
+        rated = 1;
         break;
     default: break;
     }
     s = tegroup_impl_sigmoid_f32(w, half);
     x = tegroup_impl_mul_f32(x, s);
-    *slope = tegroup_impl_fma_f32(x, tegroup_impl_mul_f32(rate, (float)1 - s), s);
+    w = (float)1 - s;
+    *slope = tegroup_impl_fma_f32(x, rated ? tegroup_impl_mul_f32(rate, w) : w, s);
     return x;
 }
 
@@ -5059,6 +5063,7 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
  * the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
+    int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f64(x);
@@ -5075,17 +5080,20 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         w = tegroup_impl_bounded_f64(x, 24);
         s = tegroup_impl_mul_f64(w, w);
         rate = tegroup_impl_fma_f64(s, (double)0.21406444881780073, (double)1.5957691216057308);
+        rated = 1;
         w = tegroup_impl_mul_f64(w, tegroup_impl_fma_f64(s, (double)0.07135481627260025, (double)1.5957691216057308));
         break;
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
         w = tegroup_impl_mul_f64(alpha, x);
         rate = alpha;
+        rated = 1;
         break;
     default: break;
     }
     s = tegroup_impl_sigmoid_f64(w, half);
     x = tegroup_impl_mul_f64(x, s);
-    *slope = tegroup_impl_fma_f64(x, tegroup_impl_mul_f64(rate, (double)1 - s), s);
+    w = (double)1 - s;
+    *slope = tegroup_impl_fma_f64(x, rated ? tegroup_impl_mul_f64(rate, w) : w, s);
     return x;
 }
 

@@ -860,30 +860,46 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #undef TEGROUP_IMPL_LAUNCH
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
+ * does for its threads. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
 } tegroup_impl_row_sums;
 
+/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
 template <int COUNT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
+    __shared__ float part[TEGROUP_IMPL_ROWS_THREADS];
     const tegroup_activation_backward_desc &desc = sums.desc;
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
-    const int64_t steps = desc.grad_output.cols / COUNT;
-    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
-        int64_t first;
-        const int32_t rows = units.at(unit, &first);
-        float sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
-        if (rows == 0) continue;
-        if (threadIdx.x % (TEGROUP_IMPL_ROW_SUM_COLS / COUNT) == 0)
-            for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-                const float *from = sums.of_cols + c * COUNT / TEGROUP_IMPL_ROW_SUM_COLS * desc.grad_output.rows;
-                for (int r = 0; r < rows; r++) sum[r] += from[first + r];
-            }
-        const float total = tegroup_impl_block_sums(sum);
-        if ((int32_t)threadIdx.x < rows) tegroup_impl_set_weight(desc.grad_row_scale, first + threadIdx.x, 0, total);
+    const int64_t count = tegroup_impl_ceil_div(desc.grad_output.cols, TEGROUP_IMPL_ROW_SUM_COLS);
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    for (int64_t unit = (int64_t)blockIdx.x * (32 / TEGROUP_IMPL_ROWS_UNIT); unit < units.count;
+         unit += (int64_t)gridDim.x * (32 / TEGROUP_IMPL_ROWS_UNIT)) {
+        const int64_t mine = unit + lane / TEGROUP_IMPL_ROWS_UNIT;
+        const int32_t within = lane % TEGROUP_IMPL_ROWS_UNIT;
+        int64_t row = 0;
+        const bool there = mine < units.count && within < units.at(mine, &row);
+        float sum[COUNT] = {0};
+        row += within;
+        for (int64_t from = warp * COUNT; there && from < count; from += warps * COUNT)
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (from + j < count) sum[j] += sums.of_cols[(from + j) * desc.grad_output.rows + row];
+#pragma unroll
+        for (int half = COUNT / 2; half > 0; half /= 2)
+#pragma unroll
+            for (int j = 0; j < half; j++) sum[j] += sum[j + half];
+        part[threadIdx.x] = sum[0];
+        __syncthreads();
+        if (warp == 0 && there) {
+            float total = 0;
+            for (int32_t w = 0; w < warps; w++) total += part[w * 32 + lane];
+            tegroup_impl_set_weight(desc.grad_row_scale, row, 0, total);
+        }
+        __syncthreads();
     }
 }
 
@@ -897,8 +913,8 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
     sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
     sums.of_cols = of_cols;
     return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
-                                  &sums, desc->grad_output.cols, 8,
-                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+                                  &sums, desc->grad_output.cols, 8, tegroup_impl_ceil_div(desc->grad_output.rows, 32),
+                                  stream, error);
 }
 #endif /* TEGROUP_NO_BACKWARD */
 #endif /* TEGROUP_NO_ACTIVATION */
@@ -3768,7 +3784,7 @@ struct tegroup_impl_portable_block {
     static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
                                                     const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
         const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
         const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
         const int64_t col = tile.col / 2 + first;
@@ -3792,11 +3808,11 @@ struct tegroup_impl_portable_block {
                     for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
                 }
 #pragma unroll
-                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
+                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], BF16);
             }
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
-    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, BF16, scale, x, y);                         \
+    else tegroup_impl_activate_eight<kind, false>(alpha, limit, BF16, scale, x, y);
             TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
             if (epilogue.keeps_d) {
@@ -3812,7 +3828,7 @@ struct tegroup_impl_portable_block {
                                                          const tegroup_impl_gpu_tile &tile, const float *sums,
                                                          const tegroup_impl_gpu_epilogue &epilogue) {
         const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
         const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
         const int64_t col = tile.col + first;
@@ -3840,10 +3856,10 @@ struct tegroup_impl_portable_block {
                 float dy[8];
                 take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
 #pragma unroll
-                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
+                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], BF16);
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
-                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, BF16, scale, x, y)                 \
+                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, BF16, scale, x, y);
                 TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
                 char *to = eight(epilogue.grad_input, interleaved, row, col);
@@ -4759,11 +4775,10 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
 }
 
 /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
-template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
     const tegroup_activation_desc &f = call.epilogue.activation;
-    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
     /* Where a word of its number is, and where two are. */
@@ -4788,13 +4803,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
-                        low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
-                        low2 = tegroup_impl_low_half(second[r], bf16), high2 = tegroup_impl_high_half(second[r], bf16);
+                        low = tegroup_impl_low_half(first[r], BF16), high = tegroup_impl_high_half(first[r], BF16),
+                        low2 = tegroup_impl_low_half(second[r], BF16), high2 = tegroup_impl_high_half(second[r], BF16);
             const float y0 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2),
                         y1 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2);
             asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
                                                          + (uint32_t)((from + 2 * r) * 64 + 2 * PIECE)),
-                         "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
+                         "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), BF16))
                          : "memory");
         }
     }
@@ -4816,10 +4831,9 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
 /* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
  * columns a lane and row, eight rows at a time. Lane i has the scale of line i, and gets the sum of its gradient times result, in
  * the order of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
-template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, float scale) {
-    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
@@ -4836,7 +4850,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
         tegroup_impl_sm90_load_chunk(first + down, x[0]);
         tegroup_impl_sm90_load_chunk(second + down, x[1]);
         tegroup_impl_sm90_load_chunk(activated + down, y);
-        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, bf16, by, x, y);
+        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, BF16, by, x, y);
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
@@ -4847,25 +4861,25 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
 }
 #endif
 
-template <int PIECE>
+template <bool BF16, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
                                                                   int line, float scale) {
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);                                   \
-    else tegroup_impl_sm90_activate_lines<kind, false, PIECE>(call, set, line, scale);
+        tegroup_impl_sm90_activate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                             \
+    else tegroup_impl_sm90_activate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 }
 
-template <int PIECE>
+template <bool BF16, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        return tegroup_impl_sm90_differentiate_lines<kind, true, PIECE>(call, set, line, scale);                       \
-    return tegroup_impl_sm90_differentiate_lines<kind, false, PIECE>(call, set, line, scale);
+        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                 \
+    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else
@@ -5552,7 +5566,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     else put<SHAPE::COLS / 16>(terms, set, row, m, 4 * s, sum[m]);
                 }
             __syncwarp();
-            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - lane() % 16, scale[n / MOST]);
+            if (FORWARD) tegroup_impl_sm90_activate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale[n / MOST]);
             else differentiate(item, set, row, n / MOST * 64 + row, item.j0 + n % MOST * 32, scale[n / MOST]);
             tegroup_impl_async_fence();
             __syncwarp();
@@ -5563,13 +5577,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* Both columns that a thread has of eight, of its upper line and of its lower. */
     __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
                                           const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         float x[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[eight * 4 + i]);
         if (terms.BIAS && call.has_bias) terms.add_bias(m, eight, x);
-        word[0] = tegroup_impl_two_halves(x[0], x[1], bf16);
-        word[1] = tegroup_impl_two_halves(x[2], x[3], bf16);
+        word[0] = tegroup_impl_two_halves(x[0], x[1], BF16);
+        word[1] = tegroup_impl_two_halves(x[2], x[3], BF16);
     }
     /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
     template <int LATER>
@@ -5592,7 +5605,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
         if (col >= call.call.desc.d.shape.cols) return;
-        const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        const float sum = tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale);
         if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
             call.epilogue
                 .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =

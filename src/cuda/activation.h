@@ -342,30 +342,46 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
 #undef TEGROUP_IMPL_LAUNCH
 }
 
-/* The end of those sums where an epilogue has made them of each 32 columns: what the kernel above does with its threads' own. */
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
+ * does for its threads. */
 typedef struct tegroup_impl_row_sums {
     tegroup_activation_backward_desc desc;
     const float *of_cols; /* [ceil(cols / 32)][rows] */
 } tegroup_impl_row_sums;
 
+/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
 template <int COUNT>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
+    __shared__ float part[TEGROUP_IMPL_ROWS_THREADS];
     const tegroup_activation_backward_desc &desc = sums.desc;
     const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
-    const int64_t steps = desc.grad_output.cols / COUNT;
-    for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
-        int64_t first;
-        const int32_t rows = units.at(unit, &first);
-        float sum[TEGROUP_IMPL_ROWS_UNIT] = {0, 0, 0, 0};
-        if (rows == 0) continue;
-        if (threadIdx.x % (TEGROUP_IMPL_ROW_SUM_COLS / COUNT) == 0)
-            for (int64_t c = threadIdx.x; c < steps; c += blockDim.x) {
-                const float *from = sums.of_cols + c * COUNT / TEGROUP_IMPL_ROW_SUM_COLS * desc.grad_output.rows;
-                for (int r = 0; r < rows; r++) sum[r] += from[first + r];
-            }
-        const float total = tegroup_impl_block_sums(sum);
-        if ((int32_t)threadIdx.x < rows) tegroup_impl_set_weight(desc.grad_row_scale, first + threadIdx.x, 0, total);
+    const int64_t count = tegroup_impl_ceil_div(desc.grad_output.cols, TEGROUP_IMPL_ROW_SUM_COLS);
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    for (int64_t unit = (int64_t)blockIdx.x * (32 / TEGROUP_IMPL_ROWS_UNIT); unit < units.count;
+         unit += (int64_t)gridDim.x * (32 / TEGROUP_IMPL_ROWS_UNIT)) {
+        const int64_t mine = unit + lane / TEGROUP_IMPL_ROWS_UNIT;
+        const int32_t within = lane % TEGROUP_IMPL_ROWS_UNIT;
+        int64_t row = 0;
+        const bool there = mine < units.count && within < units.at(mine, &row);
+        float sum[COUNT] = {0};
+        row += within;
+        for (int64_t from = warp * COUNT; there && from < count; from += warps * COUNT)
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (from + j < count) sum[j] += sums.of_cols[(from + j) * desc.grad_output.rows + row];
+#pragma unroll
+        for (int half = COUNT / 2; half > 0; half /= 2)
+#pragma unroll
+            for (int j = 0; j < half; j++) sum[j] += sum[j + half];
+        part[threadIdx.x] = sum[0];
+        __syncthreads();
+        if (warp == 0 && there) {
+            float total = 0;
+            for (int32_t w = 0; w < warps; w++) total += part[w * 32 + lane];
+            tegroup_impl_set_weight(desc.grad_row_scale, row, 0, total);
+        }
+        __syncthreads();
     }
 }
 
@@ -379,7 +395,7 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
     sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
     sums.of_cols = of_cols;
     return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
-                                  &sums, desc->grad_output.cols, 8,
-                                  tegroup_impl_ceil_div(desc->grad_output.rows, TEGROUP_IMPL_ROWS_UNIT), stream, error);
+                                  &sums, desc->grad_output.cols, 8, tegroup_impl_ceil_div(desc->grad_output.rows, 32),
+                                  stream, error);
 }
 #endif /* TEGROUP_NO_BACKWARD */

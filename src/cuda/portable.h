@@ -357,7 +357,7 @@ struct tegroup_impl_portable_block {
     static __device__ __forceinline__ void activate(const tegroup_gemm_desc &desc, const tegroup_impl_gpu_tile &tile,
                                                     const float *sums, const tegroup_impl_gpu_epilogue &epilogue) {
         const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
         const int me = tegroup_impl_thread(), first = me % (CHUNKS / 2) * 8;
         const int64_t col = tile.col / 2 + first;
@@ -381,11 +381,11 @@ struct tegroup_impl_portable_block {
                     for (int e = 0; e < 8; e++) z[e] = tegroup_impl_gpu_fma(by, bias[e], z[e]);
                 }
 #pragma unroll
-                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], bf16);
+                for (int e = 0; e < 4; e++) x[half][e] = tegroup_impl_two_halves(z[2 * e], z[2 * e + 1], BF16);
             }
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, bf16, scale, x, y);                         \
-    else tegroup_impl_activate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+    if (interleaved) tegroup_impl_activate_eight<kind, true>(alpha, limit, BF16, scale, x, y);                         \
+    else tegroup_impl_activate_eight<kind, false>(alpha, limit, BF16, scale, x, y);
             TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
             if (epilogue.keeps_d) {
@@ -401,7 +401,7 @@ struct tegroup_impl_portable_block {
                                                          const tegroup_impl_gpu_tile &tile, const float *sums,
                                                          const tegroup_impl_gpu_epilogue &epilogue) {
         const tegroup_activation_desc &f = epilogue.activation;
-        const bool bf16 = desc.d.dtype == TEGROUP_DTYPE_BF16, interleaved = f.interleaved;
+        const bool interleaved = f.interleaved;
         const float alpha = (float)f.alpha, limit = (float)f.limit;
         const int me = tegroup_impl_thread(), first = me % CHUNKS * 8;
         const int64_t col = tile.col + first;
@@ -429,10 +429,10 @@ struct tegroup_impl_portable_block {
                 float dy[8];
                 take(sums + i * PADDED_N + first, tile.alpha, tile.k == 0, dy);
 #pragma unroll
-                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], bf16);
+                for (int e = 0; e < 4; e++) y[e] = tegroup_impl_two_halves(dy[2 * e], dy[2 * e + 1], BF16);
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
-    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, bf16, scale, x, y)                 \
-                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, bf16, scale, x, y);
+    part = interleaved ? tegroup_impl_differentiate_eight<kind, true>(alpha, limit, BF16, scale, x, y)                 \
+                       : tegroup_impl_differentiate_eight<kind, false>(alpha, limit, BF16, scale, x, y);
                 TEGROUP_IMPL_BY_GATED(f.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
                 char *to = eight(epilogue.grad_input, interleaved, row, col);

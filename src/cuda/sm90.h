@@ -676,7 +676,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                     else put<SHAPE::COLS / 16>(terms, set, row, m, 4 * s, sum[m]);
                 }
             __syncwarp();
-            if (FORWARD) tegroup_impl_sm90_activate<SHAPE::PIECE>(call, set, row - lane() % 16, scale[n / MOST]);
+            if (FORWARD) tegroup_impl_sm90_activate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale[n / MOST]);
             else differentiate(item, set, row, n / MOST * 64 + row, item.j0 + n % MOST * 32, scale[n / MOST]);
             tegroup_impl_async_fence();
             __syncwarp();
@@ -687,13 +687,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* Both columns that a thread has of eight, of its upper line and of its lower. */
     __device__ __forceinline__ void round(const tegroup_impl_sm90_terms<SHAPE> &terms, int m, int eight,
                                           const float (&sum)[SHAPE::COLS / 2], uint32_t *word) const {
-        const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
         float x[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[eight * 4 + i]);
         if (terms.BIAS && call.has_bias) terms.add_bias(m, eight, x);
-        word[0] = tegroup_impl_two_halves(x[0], x[1], bf16);
-        word[1] = tegroup_impl_two_halves(x[2], x[3], bf16);
+        word[0] = tegroup_impl_two_halves(x[0], x[1], BF16);
+        word[1] = tegroup_impl_two_halves(x[2], x[3], BF16);
     }
     /* Four eights of columns to a piece; forward those LATER eights on to the next piece. */
     template <int LATER>
@@ -716,7 +715,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
         if (col >= call.call.desc.d.shape.cols) return;
-        const float sum = tegroup_impl_sm90_differentiate<SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        const float sum = tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale);
         if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
             call.epilogue
                 .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =

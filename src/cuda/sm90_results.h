@@ -87,11 +87,10 @@ static __device__ __forceinline__ uint32_t tegroup_impl_sm90_in_piece(int row, i
 }
 
 /* Sixteen lines of a set, from `line` on: two results a lane and row, four rows at a time. scale: lane i has line i's. */
-template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
     const tegroup_activation_desc &f = call.epilogue.activation;
-    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)f.alpha, limit = (float)f.limit;
     const int lane = tegroup_impl_thread() % 32, word = lane % 16;
     /* Where a word of its number is, and where two are. */
@@ -116,13 +115,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate_lines(const te
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const float by = __shfl_sync(0xffffffffu, scale, from + 2 * r + lane / 16),
-                        low = tegroup_impl_low_half(first[r], bf16), high = tegroup_impl_high_half(first[r], bf16),
-                        low2 = tegroup_impl_low_half(second[r], bf16), high2 = tegroup_impl_high_half(second[r], bf16);
+                        low = tegroup_impl_low_half(first[r], BF16), high = tegroup_impl_high_half(first[r], BF16),
+                        low2 = tegroup_impl_low_half(second[r], BF16), high2 = tegroup_impl_high_half(second[r], BF16);
             const float y0 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2),
                         y1 = tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2);
             asm volatile("st.shared.u32 [%0], %1;" ::"r"((one ^ (uint32_t)(r * 16))
                                                          + (uint32_t)((from + 2 * r) * 64 + 2 * PIECE)),
-                         "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), bf16))
+                         "r"(tegroup_impl_two_halves(__fmul_rn(by, y0), __fmul_rn(by, y1), BF16))
                          : "memory");
         }
     }
@@ -144,10 +143,9 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
 /* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
  * columns a lane and row, eight rows at a time. Lane i has the scale of line i, and gets the sum of its gradient times result, in
  * the order of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
-template <tegroup_activation KIND, bool INTERLEAVED, int PIECE>
+template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
                                                                               uint32_t set, int line, float scale) {
-    const bool bf16 = call.call.desc.d.dtype == TEGROUP_DTYPE_BF16;
     const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
@@ -164,7 +162,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
         tegroup_impl_sm90_load_chunk(first + down, x[0]);
         tegroup_impl_sm90_load_chunk(second + down, x[1]);
         tegroup_impl_sm90_load_chunk(activated + down, y);
-        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, bf16, by, x, y);
+        const float part = tegroup_impl_differentiate_eight<KIND, INTERLEAVED>(alpha, limit, BF16, by, x, y);
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
@@ -175,25 +173,25 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
 }
 #endif
 
-template <int PIECE>
+template <bool BF16, int PIECE>
 static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_impl_sm90_call &call, uint32_t set,
                                                                   int line, float scale) {
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        tegroup_impl_sm90_activate_lines<kind, true, PIECE>(call, set, line, scale);                                   \
-    else tegroup_impl_sm90_activate_lines<kind, false, PIECE>(call, set, line, scale);
+        tegroup_impl_sm90_activate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                             \
+    else tegroup_impl_sm90_activate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 }
 
-template <int PIECE>
+template <bool BF16, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const tegroup_impl_sm90_call &call,
                                                                         uint32_t set, int line, float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        return tegroup_impl_sm90_differentiate_lines<kind, true, PIECE>(call, set, line, scale);                       \
-    return tegroup_impl_sm90_differentiate_lines<kind, false, PIECE>(call, set, line, scale);
+        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                 \
+    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else

@@ -185,6 +185,7 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
  * the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
+    int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_FSUF(x);
@@ -201,17 +202,20 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         w = tegroup_impl_bounded_FSUF(x, 24);
         s = tegroup_impl_mul_FSUF(w, w);
         rate = tegroup_impl_fma_FSUF(s, (REAL)0.21406444881780073, (REAL)1.5957691216057308);
+        rated = 1;
         w = tegroup_impl_mul_FSUF(w, tegroup_impl_fma_FSUF(s, (REAL)0.07135481627260025, (REAL)1.5957691216057308));
         break;
     case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
         w = tegroup_impl_mul_FSUF(alpha, x);
         rate = alpha;
+        rated = 1;
         break;
     default: break;
     }
     s = tegroup_impl_sigmoid_FSUF(w, half);
     x = tegroup_impl_mul_FSUF(x, s);
-    *slope = tegroup_impl_fma_FSUF(x, tegroup_impl_mul_FSUF(rate, (REAL)1 - s), s);
+    w = (REAL)1 - s;
+    *slope = tegroup_impl_fma_FSUF(x, rated ? tegroup_impl_mul_FSUF(rate, w) : w, s);
     return x;
 }
 
