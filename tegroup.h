@@ -554,7 +554,9 @@ typedef struct tegroup_gemm_desc {
     int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
     int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
                                           cuBLASLt's algorithm, and so its numerics_id, may follow it             */
-    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
+    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
+                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
+                                          tegroup_plan_tune has to try may follow it                              */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
                                              bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.
@@ -696,11 +698,11 @@ typedef struct tegroup_plan {
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[128]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
+    uint64_t        algorithm[224]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
 } tegroup_plan;
 
-/* What tegroup_plan_tune times. */
-#define TEGROUP_TUNE_CANDIDATES 8
+/* What tegroup_plan_tune times, at most. */
+#define TEGROUP_TUNE_CANDIDATES 24
 #define TEGROUP_TUNE_ROUNDS     64
 typedef struct tegroup_tune_desc {
     size_t              struct_size; /* sizeof(tegroup_tune_desc)                                                   */
@@ -1286,7 +1288,9 @@ TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
 /* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
- * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. */
+ * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. The cuBLASLt
+ * backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED, where groups are small and may be
+ * uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
@@ -1297,8 +1301,9 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, and sm90's tiles; the other backends have
- * one) and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger groups than
+ * the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that waits: for `stream`,
+ * which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 

@@ -2616,7 +2616,7 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
 /* plan.algorithm of both backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES]; /* untuned, the first one runs */
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
     int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
     int32_t has_unaligned;
@@ -2715,15 +2715,22 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     return code;
 }
 
-/* The usual size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* Rows of all groups together, or of each where they are uniform; and the mean of a group's. */
+static inline int64_t tegroup_impl_lt_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return desc->expected_rows > 0 ? desc->expected_rows : p->rows;
+}
+
+static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
+    return tegroup_impl_max(1, tegroup_impl_ceil_div(tegroup_impl_lt_rows(desc, p), parts));
+}
+
+/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
 
-static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-    const int64_t rows = tegroup_impl_max(1, tegroup_impl_ceil_div(total, parts));
+static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem *p, int64_t rows) {
     tegroup_impl_lt_size size;
     size.rows = p->op == TEGROUP_OP_FORWARD ? p->n : p->k;
     size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
@@ -2745,6 +2752,8 @@ static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, c
     return alignment;
 }
 
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+
 /* What the library offers, fastest first by its own estimate. Returns how many. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
@@ -2752,7 +2761,7 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
                                              int32_t most, int *code) {
     const tegroup_function get = f->cublasLtMatmulPreferenceGetAttribute, set = f->cublasLtMatmulPreferenceSetAttribute;
     tegroup_impl_lt_opaque preference;
-    tegroup_impl_lt_result results[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_lt_result results[TEGROUP_IMPL_LT_OFFERED];
     int found = 0;
     int32_t count = 0;
     memset(results, 0, sizeof results);
@@ -2864,12 +2873,39 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
+/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
+ * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
+ * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
+ * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                       int64_t *averages) {
+    static const int64_t tiles[] = {32, 64, 256};
+    const int64_t mean = tegroup_impl_lt_mean(desc, p);
+    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_lt_rows(desc, p));
+    int32_t count = 1;
+    if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
+    averages[0] = mean;
+    for (int i = 0; i < 3; i++)
+        if (tiles[i] / 2 >= mean && tiles[i] / 2 < most) averages[count++] = tiles[i];
+    return count;
+}
+
+/* Those that the plan does not hold yet, as far as it has room. */
+static inline void tegroup_impl_lt_add(tegroup_impl_lt_plan *lt, const tegroup_impl_choice *offered, int32_t count) {
+    for (int32_t i = 0; i < count && lt->count < TEGROUP_TUNE_CANDIDATES; i++) {
+        int known = 0;
+        for (int32_t j = 0; j < lt->count; j++)
+            known |= memcmp(&lt->algorithms[j], &offered[i], sizeof offered[i]) == 0;
+        if (!known) lt->algorithms[lt->count++] = offered[i];
+    }
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, &plan->problem);
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
     int code = 0;
@@ -2881,10 +2917,17 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
-                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, lt.alignment, &usual,
-                                          lt.algorithms, TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        int64_t averages[4];
+        const int32_t askings = tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages);
+        for (int32_t i = 0; i < askings; i++) {
+            tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+            const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
+            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+                                                         (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
+                                                         lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+            tegroup_impl_lt_add(&lt, offered, count);
+            if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        }
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -2990,7 +3033,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int64_t slots = tegroup_impl_max(1, desc->stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
@@ -3003,7 +3046,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_TUNE_CANDIDATES, &code);
+                                          TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
@@ -6252,10 +6295,11 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike. */
+/* Candidates take turns, so that a clock that changes meets all of them alike. Each plan is made again when its turn comes:
+ * all of them at once would be too much for a small stack. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_plan candidates[TEGROUP_TUNE_CANDIDATES];
+    tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
     const int32_t count = tegroup_impl_cuda_candidates(plan);
@@ -6269,17 +6313,19 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
     memset(&first, 0, sizeof first);
+    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
-        candidates[i] = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidates[i], i, error));
+        candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++)
-        medians[i] = i < count && (desc->any_numerics || candidates[i].numerics_id == plan->numerics_id) ? 0.0f : -1.0f;
     for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
         for (int32_t i = 0; i < count; i++) {
             float time = -1;
             if (medians[i] < 0) continue;
-            if (tegroup_impl_cuda_time(&candidates[i], desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            candidate = *plan;
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     for (int32_t i = 0; i < count; i++) {
@@ -6291,7 +6337,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         if (error) *error = first;
         return first.status;
     }
-    *plan = candidates[best];
+    candidate = *plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));
+    *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;
 }

@@ -45,7 +45,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int64_t slots = tegroup_impl_max(1, desc->stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
@@ -58,7 +58,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_TUNE_CANDIDATES, &code);
+                                          TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);

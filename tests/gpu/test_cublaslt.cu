@@ -424,7 +424,7 @@ UTEST(cublaslt, tune_save_load) {
         }
         tegroup_impl_saved whole;
         memcpy(&whole, saved, sizeof whole);
-        whole.choice.words[0] ^= 1; /* an algorithm that nobody offers, under a right hash */
+        whole.choice.words[0] = ~whole.choice.words[0]; /* an algorithm that nobody offers, under a right hash */
         memcpy(saved, &whole, sizeof whole);
         uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, saved, sizeof saved - sizeof hash);
         memcpy(saved + sizeof saved - sizeof hash, &hash, sizeof hash);
@@ -442,6 +442,106 @@ UTEST(cublaslt, tune_save_load) {
     MUST(cudaEventDestroy(begin));
     MUST(cudaEventDestroy(end));
     MUST(cudaStreamDestroy(stream));
+}
+
+/* Rows of a group that the library is asked for, and what it offers for that many alone. */
+static int32_t averages_of(const tegroup_gemm_desc *desc, int64_t rows, int64_t most, int64_t averages[4]) {
+    tegroup_gemm_desc hinted = *desc;
+    tegroup_problem problem;
+    hinted.expected_rows = rows;
+    hinted.expected_rows_max = most;
+    if (tegroup_gemm_problem(&hinted, &problem, NULL) != TEGROUP_OK) exit(1);
+    return tegroup_impl_lt_grouped_averages(&hinted, &problem, averages);
+}
+static tegroup_impl_lt_plan offers_for(const tegroup_gemm_desc *desc, int64_t rows) {
+    tegroup_gemm_desc hinted = *desc;
+    tegroup_plan plan;
+    tegroup_error error;
+    hinted.expected_rows = rows * desc->a.shape.groups;
+    hinted.expected_rows_max = rows;
+    if (tegroup_plan_make(&hinted, NULL, &plan, &error) != TEGROUP_OK) exit(1);
+    return tegroup_impl_lt_plan_of(&plan);
+}
+static int offered(const tegroup_impl_lt_plan *lt, const tegroup_impl_choice *choice) {
+    int count = 0;
+    for (int i = 0; i < lt->count; i++) count += memcmp(&lt->algorithms[i], choice, sizeof *choice) == 0;
+    return count;
+}
+
+/* A decode step: a few groups have most of the rows. What is offered for larger groups than the mean is among the candidates, after
+ * what is offered for the mean; none is there twice, each is right, and can be saved and found again. */
+UTEST(cublaslt, grouped_offers_for_uneven_groups) {
+    static const int64_t m[32] = {160, 0, 3, 0, 40, 0, 1, 0, 0, 16, 0, 0, 8, 0, 0, 2, 0, 0, 0, 5, 0, 0, 16, 0, 0, 0, 1, 0, 4, 0, 0, 0};
+    if (!has_grouped()) return;
+    for (int op = 0; op < 3; op++) {
+        void *mark = guards_mark();
+        problem p;
+        int64_t averages[4];
+        spec s = usual();
+        s.op = ops[op];
+        s.groups = 32;
+        s.m = m;
+        s.n = 256;
+        s.k = 384;
+        s.tail_rows = 0;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc);
+        desc.backend = grouped;
+        desc.cublaslt = handle();
+
+        ASSERT_EQ(4, averages_of(&desc, 0, 0, averages)); /* the capacity is 256 rows */
+        ASSERT_TRUE(averages[0] == 8 && averages[1] == 32 && averages[2] == 64 && averages[3] == 256);
+        ASSERT_EQ(4, averages_of(&desc, 160, 129, averages));
+        ASSERT_TRUE(averages[0] == 5 && averages[1] == 32 && averages[2] == 64 && averages[3] == 256);
+        ASSERT_EQ(3, averages_of(&desc, 0, 40, averages));
+        ASSERT_TRUE(averages[0] == 8 && averages[1] == 32 && averages[2] == 64);
+        ASSERT_EQ(2, averages_of(&desc, 0, 17, averages));
+        ASSERT_EQ(1, averages_of(&desc, 0, 8, averages));
+        ASSERT_EQ(2, averages_of(&desc, 128 * 32, 0, averages));
+        ASSERT_TRUE(averages[0] == 128 && averages[1] == 256);
+        ASSERT_EQ(1, averages_of(&desc, 129 * 32, 0, averages));
+
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+        const tegroup_impl_lt_plan all = tegroup_impl_lt_plan_of(&p.plan), mean = offers_for(&desc, 8);
+        ASSERT_EQ(0, all.chosen);
+        ASSERT_TRUE(mean.count <= TEGROUP_IMPL_LT_OFFERED && all.count <= TEGROUP_TUNE_CANDIDATES);
+        ASSERT_GT(all.count, mean.count);
+        ASSERT_EQ(0, memcmp(all.algorithms, mean.algorithms, (size_t)mean.count * sizeof mean.algorithms[0]));
+        for (int i = 0; i < all.count; i++) ASSERT_EQ(1, offered(&all, &all.algorithms[i]));
+        for (int64_t rows : {32, 64, 256}) {
+            const tegroup_impl_lt_plan larger = offers_for(&desc, rows);
+            for (int i = 0; i < larger.count; i++) ASSERT_TRUE(offered(&all, &larger.algorithms[i]) == 1 || all.count == TEGROUP_TUNE_CANDIDATES);
+        }
+
+        workspace_give(&desc, &p.plan);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+        const size_t d_bytes = (size_t)(s.op == TEGROUP_OP_WGRAD ? s.groups * s.n * s.k : p.rows_end * (s.op == TEGROUP_OP_FORWARD ? s.n : s.k)) * 4;
+        double worst = 0;
+        for (int i = 0; i < all.count; i++) {
+            unsigned char saved[TEGROUP_SAVED_PLAN_BYTES];
+            tegroup_plan plan = p.plan, loaded;
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_candidate(&plan, i, &p.error));
+            ASSERT_EQ(i == 0, plan.numerics_id == p.plan.numerics_id);
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&plan, saved, sizeof saved, &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
+            ASSERT_EQ(0, memcmp(&loaded, &plan, sizeof loaded));
+            MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&loaded, &desc, NULL, &p.error));
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            const verdict v = problem_compare(&p);
+            worst = v.worst > worst ? v.worst : worst;
+            ASSERT_TRUE(v.worst <= 1 && gate_holds(v));
+            ASSERT_EQ(0, guards_changed());
+            ASSERT_EQ(0, workspace_overrun(&desc));
+        }
+        printf("cublaslt_grouped: op %d: %d algorithms for the mean, %d with those for larger groups, max error/bound %.3f\n", (int)s.op, mean.count, all.count, worst);
+        problem_release(&p);
+        guards_release(mark);
+    }
 }
 
 /* The caller's word on addresses: it is worth what the distances of rows allow, it is kept to, and without it 16 bytes do. */
