@@ -2806,30 +2806,39 @@ static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_pl
 /* ==== [12] Set-up kernel of a grouped cuBLASLt matmul ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
-static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_product &p, tegroup_dtype dtype, float beta,
+static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
         const int64_t i = e / p.n, j = e % p.n;
         float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-        if (!nan && beta != 0) x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, p.c.base, p.c.first + i * p.c.ld + j));
-        tegroup_impl_store_f32(dtype, p.d.base, p.d.first + i * p.d.ld + j, x);
+        if (!nan && beta != 0)
+            x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
+        tegroup_impl_store_f32(dtype, (void *)(uintptr_t)p.d, i * p.ldd + j, x);
     }
 }
 
-/* A block a group. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
+ * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+template <bool USUAL>
 static __global__ void __launch_bounds__(128)
-    tegroup_impl_setup_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                              const __grid_constant__ tegroup_impl_setup_items items) {
-    __shared__ tegroup_impl_setup s;
-    const int32_t g = (int32_t)blockIdx.x;
-    if (threadIdx.x == 0) {
-        tegroup_impl_setup_group(&call.desc, call.views, g, call.alpha, call.beta, &items, &s);
-        tegroup_impl_setup_store(&s, &items, g);
+    tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
+    const int32_t first = (int32_t)blockIdx.x * each, thread = (int32_t)threadIdx.x,
+                  end = call.groups - first < each ? call.groups : first + each;
+    bool alone = false;
+    if (first + thread < end) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, first + thread, &s);
+        tegroup_impl_setup_store(&s, &call.items, first + thread);
+        alone = s.alone != TEGROUP_IMPL_ALONE_NOTHING;
     }
-    __syncthreads();
-    if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
-        tegroup_impl_write_alone(s.product, call.desc.d.dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, threadIdx.x,
-                                 blockDim.x);
+    if (!__syncthreads_or(alone)) return;
+    for (int32_t g = first; g < end; g++) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, g, &s);
+        if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
+            tegroup_impl_write_alone(s.result, call.d_dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, thread,
+                                     blockDim.x);
+    }
 }
 
 /* ==== [13] cublaslt_grouped ==== */
@@ -2849,8 +2858,9 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
-            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
-            items->at[parts[i][1]], items->at[parts[i][2]]);
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups,
+            tegroup_impl_setup_at(items, parts[i][0]), tegroup_impl_setup_at(items, parts[i][1]),
+            tegroup_impl_setup_at(items, parts[i][2]));
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_ROWS_COLS_WIDTH, 1);
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_LD_WIDTH, 1);
     }
@@ -2958,6 +2968,21 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
 }
 
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
+ * so that the whole device writes it. */
+static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
+                                                           const tegroup_impl_setup_call *call,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
+    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const int apart = p->irregular || call->termless
+                      || (p->op == TEGROUP_OP_WGRAD && (p->c != TEGROUP_DTYPE_UNSET || device_scalars));
+    const int32_t threads = apart ? 128 : 32, each = apart ? 1 : 32;
+    const unsigned blocks = (unsigned)tegroup_impl_ceil_div(p->groups, each);
+    if (call->usual) tegroup_impl_setup_kernel<true><<<blocks, threads, 0, stream>>>(each, *call);
+    else tegroup_impl_setup_kernel<false><<<blocks, threads, 0, stream>>>(each, *call);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
@@ -2967,8 +2992,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
     const float beta = desc->accumulate ? 1.0f : call.beta;
-    const void *alphas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_ALPHA] : &call.alpha;
-    const void *betas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_BETA] : &beta;
+    const void *alphas =
+        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_ALPHA) : (const void *)&call.alpha;
+    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_BETA) : (const void *)&beta;
+    const tegroup_impl_setup_call setup =
+        tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, items);
     tegroup_impl_lt_matmul m;
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
@@ -2976,13 +3004,14 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
-    tegroup_impl_setup_kernel<<<(unsigned)plan->problem.groups, 128, 0, stream>>>(call, items);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
-        items.at[m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C], tegroup_impl_lt_c(&m), items.at[TEGROUP_SETUP_D],
-        &m.d, &lt.algorithms[lt.chosen], (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        desc->cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
+        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
+        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
@@ -3021,7 +3050,7 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
 }
 
 /* beta * C of a group without terms. */
-static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
@@ -3080,6 +3109,10 @@ typedef struct tegroup_impl_lt_loop {
     int32_t aligned;
 } tegroup_impl_lt_loop;
 
+static inline char *tegroup_impl_lt_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
+    return (char *)((uintptr_t)block->base + (uintptr_t)(block->first * (tegroup_impl_bits(dtype) / 8)));
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
                                                         char *slot, int64_t slot_bytes, struct CUstream_st *stream,
                                                         tegroup_error *error) {
@@ -3089,17 +3122,17 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
     const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
-    const void *a = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.a, desc->a.dtype);
-    const void *b = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.b, desc->b.dtype);
-    void *d = (void *)(uintptr_t)tegroup_impl_setup_address(&p.d, desc->d.dtype);
-    const void *c = has_c ? (const void *)(uintptr_t)tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
+    void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
+    const void *c = has_c ? tegroup_impl_lt_address(&p.c, desc->d.dtype) : d;
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
     if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
-        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
+        const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
+        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(whole, desc->d.dtype, beta,
                                                                         loop->betas ? loop->betas + g : NULL);
         return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
     }

@@ -191,9 +191,35 @@ UTEST(cublaslt, loop_random_problems) {
     }
 }
 
-/* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not. */
+/* What the kernel writes itself: elements of D that are other than they should be, given what they were before. */
+static int64_t alone_wrong(const problem *p, const tegroup_impl_setup *groups, int64_t *alone) {
+    const grid *d = &p->d, *c = p->s.c == C_SEPARATE ? &p->c : d;
+    const size_t element = size_of(d->dtype);
+    int64_t wrong = 0;
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        if (d->rows[g] <= 0 || d->cols[g] <= 0) continue;
+        const size_t bytes = (size_t)((d->rows[g] - 1) * d->ld[g] + d->cols[g]) * element;
+        unsigned char *now = (unsigned char *)malloc(bytes);
+        MUST(cudaMemcpy(now, device_of(d->at[g]), bytes, cudaMemcpyDeviceToHost));
+        alone[groups[g].alone]++;
+        for (int64_t i = 0; i < d->rows[g]; i++)
+            for (int64_t j = 0; j < d->cols[g]; j++) {
+                const int64_t at = i * d->ld[g] + j;
+                const double got = load(d->dtype, now, at), beta = groups[g].beta, want = beta == 0 ? 0 : beta * value_at(c, g, i, j);
+                wrong += groups[g].alone == TEGROUP_IMPL_ALONE_NOTHING ? memcmp(now + (size_t)at * element, d->at[g] + (size_t)at * element, element) != 0
+                         : groups[g].alone == TEGROUP_IMPL_ALONE_NAN   ? !isnan(got)
+                                                                       : !(fabs(got - want) <= 0x1p-8 * fabs(want) + smallest_step(d->dtype));
+            }
+        free(now);
+    }
+    return wrong;
+}
+
+/* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not, a block each or 32 a block, in the
+ * general way and, where it is one, in that of the usual case. */
 UTEST(cublaslt, setup_arrays_equal_the_hosts) {
     rng r = rng_seed(8004);
+    int64_t alone[3] = {0, 0, 0}, usual_cases = 0;
     for (int64_t i = scaled(500); i > 0; i--) {
         void *mark = guards_mark();
         spec s = random_half_spec(&r, ops[i % 3], i % 50 == 0 ? 2 : 20, i % 50 == 0 ? 8 : 24, (int)(i % 2));
@@ -205,43 +231,68 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
             s.ng = s.kg = NULL;
             s.lists &= 2;
         }
+        if (i == 1) { /* a usual case, however few there are */
+            s.groups = 40;
+            s.m = random_rows(&r, s.groups, 20, 1);
+            s.encoding = TEGROUP_ENCODING_COUNTS;
+            s.place = PLACE_DENSE;
+            s.ng = s.kg = NULL;
+            s.lists = 0;
+            s.alpha = SCALARS_ONE;
+            s.c = C_NONE;
+        }
         problem p;
         problem_make(&p, &s);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
-        mirror_up(p.mark);
-        tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
         tegroup_layout layout;
         tegroup_impl_setup_layout(s.groups, &layout);
-        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
         unsigned char *wrote = (unsigned char *)scratch(layout.total_bytes), *want = (unsigned char *)scratch(layout.total_bytes);
-        unsigned char *at = arena_take(layout.total_bytes, 0);
-        tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
-        tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
-        host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
-        host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
-        host_call.views[TEGROUP_IMPL_A] = tegroup_snapshot_read(p.desc.a.shape.snapshot);
-        host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
-        host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
-        host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
-        MUST(cudaMemset(at, 0x5A, layout.total_bytes));
-        memset(want, 0x5A, layout.total_bytes);
-        if (s.groups > 0) tegroup_impl_setup_kernel<<<(unsigned)s.groups, 128>>>(call, theirs);
-        MUST(cudaDeviceSynchronize());
-        MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
-        for (int32_t g = 0; g < s.groups; g++) {
-            tegroup_impl_setup one;
-            tegroup_impl_setup_group(&host, host_call.views, g, call.alpha, call.beta, &theirs, &one);
-            tegroup_impl_setup_store(&one, &ours, g);
-        }
-        for (int32_t item = 0; item < layout.count; item++) {
-            size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
-            if (memcmp(wrote + from, want + from, bytes) != 0) fprintf(stderr, "%s differ: op %d groups %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, (unsigned long long)s.seed);
-            ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
+        tegroup_impl_setup *groups = (tegroup_impl_setup *)scratch((size_t)s.groups * sizeof *groups);
+        for (int way = 0; way < 4; way++) { /* D and the arrays as they were before, each time */
+            const int32_t each = way % 2 ? 32 : 1;
+            mirror_up(p.mark);
+            tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
+            ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+            unsigned char *at = arena_take(layout.total_bytes, 0);
+            tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
+            tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
+            host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
+            host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
+            host_call.views[TEGROUP_IMPL_A] = tegroup_snapshot_read(p.desc.a.shape.snapshot);
+            host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
+            host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
+            host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
+            const tegroup_impl_setup_call setup = tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, theirs);
+            const tegroup_impl_setup_call host_setup = tegroup_impl_setup_call_of(&host, host_call.views, call.alpha, call.beta, theirs);
+            const unsigned blocks = (unsigned)tegroup_impl_ceil_div(s.groups, each), threads = each == 1 ? 128 : 32;
+            if (way >= 2 && !setup.usual) break;
+            MUST(cudaMemset(at, 0x5A, layout.total_bytes));
+            memset(want, 0x5A, layout.total_bytes);
+            if (s.groups > 0 && way < 2) tegroup_impl_setup_kernel<false><<<blocks, threads>>>(each, setup);
+            if (s.groups > 0 && way >= 2) tegroup_impl_setup_kernel<true><<<blocks, threads>>>(each, setup);
+            MUST(cudaGetLastError());
+            MUST(cudaDeviceSynchronize());
+            MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
+            for (int32_t g = 0; g < s.groups; g++) {
+                tegroup_impl_setup_group(&host_setup, 0, g, &groups[g]);
+                tegroup_impl_setup_store(&groups[g], &ours, g);
+            }
+            for (int32_t item = 0; item < layout.count; item++) {
+                size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
+                if (memcmp(wrote + from, want + from, bytes) != 0)
+                    fprintf(stderr, "%s differ: op %d groups %d way %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, way, (unsigned long long)s.seed);
+                ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
+            }
+            ASSERT_EQ(0, alone_wrong(&p, groups, alone));
+            usual_cases += way == 3;
         }
         totals.setups++;
         problem_release(&p);
         guards_release(mark);
     }
+    printf("set-ups: %ld of %ld usual; groups with nothing, an empty sum, NaN alone: %ld, %ld, %ld\n", (long)usual_cases, (long)totals.setups, (long)alone[0], (long)alone[1], (long)alone[2]);
+    ASSERT_GT(usual_cases, 0);
+    if (scaled(500) == 500) ASSERT_TRUE(alone[1] > 0 && alone[2] > 0);
 }
 
 /* A forward product of six groups for the tests below. */
