@@ -2632,7 +2632,7 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
 /* plan.algorithm of both backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES]; /* untuned, the first one runs */
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
     int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
     int32_t has_unaligned;
@@ -2731,15 +2731,22 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     return code;
 }
 
-/* The usual size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* Rows of all groups together, or of each where they are uniform; and the mean of a group's. */
+static inline int64_t tegroup_impl_lt_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return desc->expected_rows > 0 ? desc->expected_rows : p->rows;
+}
+
+static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
+    return tegroup_impl_max(1, tegroup_impl_ceil_div(tegroup_impl_lt_rows(desc, p), parts));
+}
+
+/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
 
-static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-    const int64_t rows = tegroup_impl_max(1, tegroup_impl_ceil_div(total, parts));
+static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem *p, int64_t rows) {
     tegroup_impl_lt_size size;
     size.rows = p->op == TEGROUP_OP_FORWARD ? p->n : p->k;
     size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
@@ -2761,6 +2768,8 @@ static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, c
     return alignment;
 }
 
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+
 /* What the library offers, fastest first by its own estimate. Returns how many. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
@@ -2768,7 +2777,7 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
                                              int32_t most, int *code) {
     const tegroup_function get = f->cublasLtMatmulPreferenceGetAttribute, set = f->cublasLtMatmulPreferenceSetAttribute;
     tegroup_impl_lt_opaque preference;
-    tegroup_impl_lt_result results[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_lt_result results[TEGROUP_IMPL_LT_OFFERED];
     int found = 0;
     int32_t count = 0;
     memset(results, 0, sizeof results);
@@ -2813,30 +2822,39 @@ static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_pl
 /* ==== [12] Set-up kernel of a grouped cuBLASLt matmul ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
-static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_product &p, tegroup_dtype dtype, float beta,
+static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
         const int64_t i = e / p.n, j = e % p.n;
         float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-        if (!nan && beta != 0) x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, p.c.base, p.c.first + i * p.c.ld + j));
-        tegroup_impl_store_f32(dtype, p.d.base, p.d.first + i * p.d.ld + j, x);
+        if (!nan && beta != 0)
+            x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
+        tegroup_impl_store_f32(dtype, (void *)(uintptr_t)p.d, i * p.ldd + j, x);
     }
 }
 
-/* A block a group. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
+ * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+template <bool USUAL>
 static __global__ void __launch_bounds__(128)
-    tegroup_impl_setup_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                              const __grid_constant__ tegroup_impl_setup_items items) {
-    __shared__ tegroup_impl_setup s;
-    const int32_t g = (int32_t)blockIdx.x;
-    if (threadIdx.x == 0) {
-        tegroup_impl_setup_group(&call.desc, call.views, g, call.alpha, call.beta, &items, &s);
-        tegroup_impl_setup_store(&s, &items, g);
+    tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
+    const int32_t first = (int32_t)blockIdx.x * each, thread = (int32_t)threadIdx.x,
+                  end = call.groups - first < each ? call.groups : first + each;
+    bool alone = false;
+    if (first + thread < end) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, first + thread, &s);
+        tegroup_impl_setup_store(&s, &call.items, first + thread);
+        alone = s.alone != TEGROUP_IMPL_ALONE_NOTHING;
     }
-    __syncthreads();
-    if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
-        tegroup_impl_write_alone(s.product, call.desc.d.dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, threadIdx.x,
-                                 blockDim.x);
+    if (!__syncthreads_or(alone)) return;
+    for (int32_t g = first; g < end; g++) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, g, &s);
+        if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
+            tegroup_impl_write_alone(s.result, call.d_dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, thread,
+                                     blockDim.x);
+    }
 }
 
 /* ==== [13] cublaslt_grouped ==== */
@@ -2856,8 +2874,9 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
-            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
-            items->at[parts[i][1]], items->at[parts[i][2]]);
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups,
+            tegroup_impl_setup_at(items, parts[i][0]), tegroup_impl_setup_at(items, parts[i][1]),
+            tegroup_impl_setup_at(items, parts[i][2]));
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_ROWS_COLS_WIDTH, 1);
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_LD_WIDTH, 1);
     }
@@ -2880,12 +2899,39 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
+/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
+ * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
+ * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
+ * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                       int64_t *averages) {
+    static const int64_t tiles[] = {32, 64, 256};
+    const int64_t mean = tegroup_impl_lt_mean(desc, p);
+    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_lt_rows(desc, p));
+    int32_t count = 1;
+    if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
+    averages[0] = mean;
+    for (int i = 0; i < 3; i++)
+        if (tiles[i] / 2 >= mean && tiles[i] / 2 < most) averages[count++] = tiles[i];
+    return count;
+}
+
+/* Those that the plan does not hold yet, as far as it has room. */
+static inline void tegroup_impl_lt_add(tegroup_impl_lt_plan *lt, const tegroup_impl_choice *offered, int32_t count) {
+    for (int32_t i = 0; i < count && lt->count < TEGROUP_TUNE_CANDIDATES; i++) {
+        int known = 0;
+        for (int32_t j = 0; j < lt->count; j++)
+            known |= memcmp(&lt->algorithms[j], &offered[i], sizeof offered[i]) == 0;
+        if (!known) lt->algorithms[lt->count++] = offered[i];
+    }
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, &plan->problem);
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
     int code = 0;
@@ -2897,10 +2943,17 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
-                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, lt.alignment, &usual,
-                                          lt.algorithms, TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        int64_t averages[4];
+        const int32_t askings = tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages);
+        for (int32_t i = 0; i < askings; i++) {
+            tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+            const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
+            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+                                                         (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
+                                                         lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+            tegroup_impl_lt_add(&lt, offered, count);
+            if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        }
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -2931,6 +2984,21 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
 }
 
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
+ * so that the whole device writes it. */
+static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
+                                                           const tegroup_impl_setup_call *call,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
+    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const int apart = p->irregular || call->termless
+                      || (p->op == TEGROUP_OP_WGRAD && (p->c != TEGROUP_DTYPE_UNSET || device_scalars));
+    const int32_t threads = apart ? 128 : 32, each = apart ? 1 : 32;
+    const unsigned blocks = (unsigned)tegroup_impl_ceil_div(p->groups, each);
+    if (call->usual) tegroup_impl_setup_kernel<true><<<blocks, threads, 0, stream>>>(each, *call);
+    else tegroup_impl_setup_kernel<false><<<blocks, threads, 0, stream>>>(each, *call);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
@@ -2940,8 +3008,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
     const float beta = desc->accumulate ? 1.0f : call.beta;
-    const void *alphas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_ALPHA] : &call.alpha;
-    const void *betas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_BETA] : &beta;
+    const void *alphas =
+        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_ALPHA) : (const void *)&call.alpha;
+    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_BETA) : (const void *)&beta;
+    const tegroup_impl_setup_call setup =
+        tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, items);
     tegroup_impl_lt_matmul m;
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
@@ -2949,13 +3020,14 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
-    tegroup_impl_setup_kernel<<<(unsigned)plan->problem.groups, 128, 0, stream>>>(call, items);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
-        items.at[m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C], tegroup_impl_lt_c(&m), items.at[TEGROUP_SETUP_D],
-        &m.d, &lt.algorithms[lt.chosen], (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        desc->cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
+        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
+        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
@@ -2994,7 +3066,7 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
 }
 
 /* beta * C of a group without terms. */
-static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
@@ -3006,7 +3078,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int64_t slots = tegroup_impl_max(1, desc->stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
@@ -3019,7 +3091,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_TUNE_CANDIDATES, &code);
+                                          TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
@@ -3053,6 +3125,10 @@ typedef struct tegroup_impl_lt_loop {
     int32_t aligned;
 } tegroup_impl_lt_loop;
 
+static inline char *tegroup_impl_lt_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
+    return (char *)((uintptr_t)block->base + (uintptr_t)(block->first * (tegroup_impl_bits(dtype) / 8)));
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
                                                         char *slot, int64_t slot_bytes, struct CUstream_st *stream,
                                                         tegroup_error *error) {
@@ -3062,17 +3138,17 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
     const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
-    const void *a = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.a, desc->a.dtype);
-    const void *b = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.b, desc->b.dtype);
-    void *d = (void *)(uintptr_t)tegroup_impl_setup_address(&p.d, desc->d.dtype);
-    const void *c = has_c ? (const void *)(uintptr_t)tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
+    void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
+    const void *c = has_c ? tegroup_impl_lt_address(&p.c, desc->d.dtype) : d;
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
     if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
-        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
+        const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
+        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(whole, desc->d.dtype, beta,
                                                                         loop->betas ? loop->betas + g : NULL);
         return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
     }
@@ -6265,10 +6341,11 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike. */
+/* Candidates take turns, so that a clock that changes meets all of them alike. Each plan is made again when its turn comes:
+ * all of them at once would be too much for a small stack. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_plan candidates[TEGROUP_TUNE_CANDIDATES];
+    tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
     const int32_t count = tegroup_impl_cuda_candidates(plan);
@@ -6282,17 +6359,19 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
     memset(&first, 0, sizeof first);
+    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
-        candidates[i] = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidates[i], i, error));
+        candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++)
-        medians[i] = i < count && (desc->any_numerics || candidates[i].numerics_id == plan->numerics_id) ? 0.0f : -1.0f;
     for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
         for (int32_t i = 0; i < count; i++) {
             float time = -1;
             if (medians[i] < 0) continue;
-            if (tegroup_impl_cuda_time(&candidates[i], desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            candidate = *plan;
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     for (int32_t i = 0; i < count; i++) {
@@ -6304,7 +6383,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         if (error) *error = first;
         return first.status;
     }
-    *plan = candidates[best];
+    candidate = *plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));
+    *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;
 }

@@ -52,7 +52,9 @@ TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
 /* Choose: the backend that tegroup_explain marks as chosen, its workspace and its numerics_id. When none can, the status and
- * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. */
+ * the error are those of the backend asked for, or with AUTO of the most preferred one for that memory space. The cuBLASLt
+ * backends ask the library's heuristic, for tens of microseconds or more; CUBLASLT_GROUPED, where groups are small and may be
+ * uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
 
@@ -63,8 +65,9 @@ TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_ge
 TEGROUP_API_STATUS tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
-/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, and sm90's tiles; the other backends have
- * one) and keep the fastest. The only call that waits: for `stream`, which must not be capturing. */
+/* Time the algorithms among which a plan can choose (those that cuBLASLt offers, of CUBLASLT_GROUPED for larger groups than
+ * the mean, too; sm90's tiles; the other backends have one) and keep the fastest. The only call that waits: for `stream`,
+ * which must not be capturing. */
 TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 

@@ -80,7 +80,9 @@ typedef struct tegroup_gemm_desc {
     int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
     int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
                                           cuBLASLt's algorithm, and so its numerics_id, may follow it             */
-    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly. Speed only          */
+    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
+                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
+                                          tegroup_plan_tune has to try may follow it                              */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
                                              bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.

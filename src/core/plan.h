@@ -115,11 +115,11 @@ typedef struct tegroup_plan {
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[128]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
+    uint64_t        algorithm[224]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
 } tegroup_plan;
 
-/* What tegroup_plan_tune times. */
-#define TEGROUP_TUNE_CANDIDATES 8
+/* What tegroup_plan_tune times, at most. */
+#define TEGROUP_TUNE_CANDIDATES 24
 #define TEGROUP_TUNE_ROUNDS     64
 typedef struct tegroup_tune_desc {
     size_t              struct_size; /* sizeof(tegroup_tune_desc)                                                   */

@@ -11,23 +11,36 @@ typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NAN      /* ... or NaN: not of whole 16 bytes                     */
 } tegroup_impl_alone;
 
+/* One group's D and C, row-major. */
+typedef struct tegroup_impl_result {
+    int64_t m, n, ldc, ldd;
+    int64_t c, d; /* addresses */
+} tegroup_impl_result;
+
 typedef struct tegroup_impl_setup {
-    tegroup_impl_product product;
     int64_t entry[TEGROUP_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
     float alpha, beta;
     tegroup_impl_alone alone;
+    tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where the items of the set-up workspace lie. */
+/* Where the items of the set-up workspace lie: those of 8 bytes in equal distances, then the two of floats. */
 typedef struct tegroup_impl_setup_items {
-    char *at[TEGROUP_SETUP_COUNT];
+    char *base;
+    uint32_t pitch, last; /* bytes: from one item to the next, and to the last */
 } tegroup_impl_setup_items;
 
 static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(const tegroup_layout *layout, void *base) {
+    const tegroup_layout_item *all = layout->items;
     tegroup_impl_setup_items items;
-    int32_t i;
-    for (i = 0; i < TEGROUP_SETUP_COUNT; i++) items.at[i] = (char *)tegroup_impl_layout_at(layout, i, base);
+    items.base = (char *)tegroup_impl_layout_at(layout, 0, base);
+    items.pitch = (uint32_t)(all[1].offset_bytes - all[0].offset_bytes);
+    items.last = (uint32_t)(all[TEGROUP_SETUP_COUNT - 1].offset_bytes - all[0].offset_bytes);
     return items;
+}
+
+TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *items, int32_t item) {
+    return items->base + (item < TEGROUP_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
 }
 
 /* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
@@ -35,64 +48,235 @@ TEGROUP_IMPL_HD int tegroup_impl_termless(const tegroup_gemm_desc *desc) {
     return desc->a.shape.rows == 0 || desc->a.shape.cols == 0 || desc->d.shape.cols == 0;
 }
 
-/* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
-    return (int64_t)(uintptr_t)block->base + block->first * (tegroup_impl_bits(dtype) / 8);
+/* What a descriptor says, worked out on the host as far as it is the same for every group. The kernel runs for a few
+ * microseconds, in which its instructions and parameters come from cold memory, as all that it reads does: it has few of them.
+ * An operand: */
+typedef struct tegroup_impl_setup_operand {
+    const int64_t *rows_at, *begin_at; /* a snapshot's, begin_at in units; unread unless ragged          */
+    const int64_t *cols_at;            /* ... NULL: every group has cols                                 */
+    void *const *pointers;             /* NULL: one buffer, data                                         */
+    char *data;
+    int64_t unit, rows, cols; /* unit: bytes; a group that is not ragged begins at its number of them    */
+    int64_t ld;               /* at least 1; 0: packed, each group by its own width                      */
+    int32_t ragged;
+} tegroup_impl_setup_operand;
+
+typedef struct tegroup_impl_setup_scalar {
+    const void *at; /* NULL: value */
+    int32_t stride, is_f64;
+    float value;
+} tegroup_impl_setup_scalar;
+
+typedef struct tegroup_impl_setup_call {
+    tegroup_op op;
+    int32_t groups, termless;
+    int32_t separate_c; /* 0: C is D, or absent, beta being 0                                            */
+    int32_t usual;      /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
+    tegroup_dtype d_dtype;
+    int32_t d_bytes; /* of an element */
+    tegroup_impl_setup_items items;
+    tegroup_impl_setup_scalar alpha, beta;
+    tegroup_impl_setup_operand a, b, d, c;
+} tegroup_impl_setup_call;
+
+static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
+                                                                       const tegroup_snapshot_view *view) {
+    const int64_t bytes = tegroup_impl_bits(t->dtype) / 8;
+    tegroup_impl_setup_operand o;
+    memset(&o, 0, sizeof o);
+    o.ragged = view->rows != NULL;
+    o.rows_at = view->rows;
+    o.begin_at = view->offset ? view->offset : view->start;
+    o.cols_at = view->cols;
+    o.rows = t->shape.rows;
+    o.cols = t->shape.cols;
+    o.ld = t->ld > 0 ? t->ld : view->cols ? 0 : o.cols;
+    o.unit = !o.ragged ? tegroup_impl_group_stride(t) : view->offset ? 1 : o.ld;
+    o.unit = tegroup_impl_mul(o.unit, bytes);
+    if (!view->cols) o.ld = tegroup_impl_max(1, o.ld);
+    o.data = (char *)t->data;
+    if (!tegroup_impl_listed(t)) return o;
+    o.pointers = t->pointers;
+    o.unit = 0;
+    return o;
 }
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwise) {
-    return address == 0 || address % 16 != 0 ? otherwise : address;
+
+static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegroup_scalars *s, float otherwise) {
+    tegroup_impl_setup_scalar made;
+    made.at = s->space != TEGROUP_SPACE_UNSET ? s->data : NULL;
+    made.stride = s->stride;
+    made.is_f64 = s->dtype == TEGROUP_DTYPE_F64;
+    made.value = otherwise;
+    return made;
 }
 
 /* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
  * there. */
-TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
-                                              int32_t g, double alpha, double beta,
-                                              const tegroup_impl_setup_items *items, tegroup_impl_setup *s) {
-    tegroup_impl_product p = tegroup_impl_product_of(desc, views, g, alpha, beta);
-    int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
-    int64_t m = tegroup_impl_max(0, p.m), n = tegroup_impl_max(0, p.n), k = tegroup_impl_max(0, p.k);
-    int64_t a = tegroup_impl_setup_address(&p.b, desc->b.dtype), b = tegroup_impl_setup_address(&p.a, desc->a.dtype);
-    int64_t d = tegroup_impl_setup_address(&p.d, desc->d.dtype);
-    int64_t c = has_c ? tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
-    int narrow = n * tegroup_impl_bits(desc->d.dtype) % 128 != 0; /* its stores would reach past D's columns */
-    int64_t spare = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_A];
-    memset(s, 0, sizeof *s);
-    s->product = p;
-    s->alpha = (float)p.alpha;
-    s->beta = has_c ? (float)p.beta : 0;
-    if (p.skip || p.untouched || n == 0) m = 0;
-    if (m > 0 && k == 0) {
-        /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
-        int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
-        if (!wgrad || s->beta != 0 || !finite || narrow || tegroup_impl_termless(desc))
-            s->alone = TEGROUP_IMPL_ALONE_EMPTY;
-    }
-    if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING && (narrow || (k > 0 && ((a | b) & 15)) || ((c | d) & 15)))
-        s->alone = TEGROUP_IMPL_ALONE_NAN;
-    if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
+static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
+                                                                 const tegroup_snapshot_view views[4], float alpha,
+                                                                 float beta, tegroup_impl_setup_items items) {
+    tegroup_impl_setup_call call;
+    memset(&call, 0, sizeof call);
+    call.op = desc->op;
+    call.groups = desc->d.shape.groups;
+    call.termless = tegroup_impl_termless(desc);
+    call.separate_c = !desc->accumulate && desc->c.dtype != TEGROUP_DTYPE_UNSET;
+    call.d_dtype = desc->d.dtype;
+    call.d_bytes = tegroup_impl_bits(desc->d.dtype) / 8;
+    call.items = items;
+    call.alpha = tegroup_impl_setup_scalar_of(&desc->alpha, alpha);
+    call.beta.value = (float)desc->accumulate;
+    call.a = tegroup_impl_setup_operand_of(&desc->a, &views[TEGROUP_IMPL_A]);
+    call.b = tegroup_impl_setup_operand_of(&desc->b, &views[TEGROUP_IMPL_B]);
+    call.d = tegroup_impl_setup_operand_of(&desc->d, &views[TEGROUP_IMPL_D]);
+    call.usual = !call.separate_c && !call.alpha.at && !call.a.cols_at && !call.b.cols_at && !call.d.cols_at
+                 && !call.a.pointers && !call.b.pointers && !call.d.pointers;
+    if (!call.separate_c) return call;
+    call.beta = tegroup_impl_setup_scalar_of(&desc->beta, beta);
+    call.c = tegroup_impl_setup_operand_of(&desc->c, &views[TEGROUP_IMPL_C]);
+    return call;
+}
 
-    s->entry[TEGROUP_SETUP_A] = tegroup_impl_setup_safe(a, spare);
-    s->entry[TEGROUP_SETUP_B] = tegroup_impl_setup_safe(b, spare);
-    s->entry[TEGROUP_SETUP_C] = tegroup_impl_setup_safe(c, spare);
-    s->entry[TEGROUP_SETUP_D] = tegroup_impl_setup_safe(d, spare);
-    s->entry[TEGROUP_SETUP_ALPHA] = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_ALPHA_VALUE] + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_BETA] = (int64_t)(uintptr_t)items->at[TEGROUP_SETUP_BETA_VALUE] + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_A_ROWS] = desc->op == TEGROUP_OP_FORWARD ? k : n;
-    s->entry[TEGROUP_SETUP_A_COLS] = desc->op == TEGROUP_OP_FORWARD ? n : k;
+/* A group's part of an operand. */
+typedef struct tegroup_impl_setup_part {
+    int64_t rows, cols, begin, base, ld;
+} tegroup_impl_setup_part;
+
+/* list[g] of a ragged operand. Written so because some of the compiler's own loads wait until others are there. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t ragged, const int64_t *list, int32_t g, int64_t otherwise) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("{.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p ld.global.s64 %0, [%2];}"
+                 : "+l"(otherwise)
+                 : "r"(ragged), "l"(list + g));
+    return otherwise;
+#else
+    return ragged ? list[g] : otherwise;
+#endif
+}
+
+TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int32_t g) {
+    tegroup_impl_setup_part part;
+    part.rows = tegroup_impl_setup_load(o->ragged, o->rows_at, g, o->rows);
+    part.begin = tegroup_impl_setup_load(o->ragged, o->begin_at, g, g);
+    part.cols = o->cols;
+    part.base = (int64_t)(uintptr_t)o->data;
+    part.ld = o->ld;
+    return part;
+}
+
+/* What it has of its own in other than the usual case. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int32_t g,
+                                                  tegroup_impl_setup_part *part) {
+    if (o->cols_at) part->cols = o->cols_at[g];
+    if (o->pointers) part->base = (int64_t)(uintptr_t)o->pointers[g];
+    if (o->ld == 0) part->ld = tegroup_impl_max(1, part->cols);
+}
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_address(const tegroup_impl_setup_operand *o,
+                                                   const tegroup_impl_setup_part *part) {
+    return part->base + part->begin * o->unit;
+}
+
+TEGROUP_IMPL_HD float tegroup_impl_setup_number(const tegroup_impl_setup_scalar *s, int32_t g) {
+    const int32_t i = s->stride ? g : 0;
+    if (!s->at) return s->value;
+    return s->is_f64 ? (float)((const double *)s->at)[i] : ((const float *)s->at)[i];
+}
+
+/* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwise) {
+    return address == 0 || address % 16 != 0 ? otherwise : address;
+}
+
+/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
+ * call->usual, or 0. */
+TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
+                                              tegroup_impl_setup *s) {
+    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD;
+    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, g), b = tegroup_impl_setup_read(&call->b, g),
+                            d = tegroup_impl_setup_read(&call->d, g), c;
+    int64_t m, n, k, at_a, at_b, at_c, at_d;
+    int narrow; /* cuBLASLt's stores would reach past D's columns */
+    s->alpha = call->alpha.value;
+    s->beta = call->beta.value;
+    if (!usual) {
+        s->alpha = tegroup_impl_setup_number(&call->alpha, g);
+        s->beta = tegroup_impl_setup_number(&call->beta, g);
+        tegroup_impl_setup_read_more(&call->a, g, &a);
+        tegroup_impl_setup_read_more(&call->b, g, &b);
+        tegroup_impl_setup_read_more(&call->d, g, &d);
+    }
+    m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
+    n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
+    k = tegroup_impl_max(0, tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows));
+    at_a = tegroup_impl_setup_address(&call->a, &a);
+    at_b = tegroup_impl_setup_address(&call->b, &b);
+    at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
+    c.ld = d.ld;
+    if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
+        c = tegroup_impl_setup_read(&call->c, g);
+        tegroup_impl_setup_read_more(&call->c, g, &c);
+        at_c = tegroup_impl_setup_address(&call->c, &c);
+        m = tegroup_impl_min(m, c.rows);
+        n = tegroup_impl_min(n, c.cols);
+    }
+    m = tegroup_impl_max(0, m);
+    n = tegroup_impl_max(0, n);
+    s->result.m = m;
+    s->result.n = n;
+    s->result.ldc = c.ld;
+    s->result.ldd = d.ld;
+    s->result.c = at_c;
+    s->result.d = at_d;
+    s->alone = TEGROUP_IMPL_ALONE_NOTHING;
+    narrow = n * call->d_bytes % 16 != 0;
+    if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
+    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & 15) || !at_a || !at_b || !at_c || !at_d) {
+        const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_A);
+        if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
+        if (m > 0 && k == 0) {
+            /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
+            int finite = (tegroup_impl_bits_of_f32(s->alpha) & 0x7f800000u) != 0x7f800000u;
+            if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
+        }
+        if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING
+            && (narrow || (k > 0 && ((at_a | at_b) & 15)) || ((at_c | at_d) & 15)))
+            s->alone = TEGROUP_IMPL_ALONE_NAN;
+        if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
+        at_a = tegroup_impl_setup_safe(at_a, spare);
+        at_b = tegroup_impl_setup_safe(at_b, spare);
+        at_c = tegroup_impl_setup_safe(at_c, spare);
+        at_d = tegroup_impl_setup_safe(at_d, spare);
+    }
+    s->entry[TEGROUP_SETUP_A] = at_b;
+    s->entry[TEGROUP_SETUP_B] = at_a;
+    s->entry[TEGROUP_SETUP_C] = at_c;
+    s->entry[TEGROUP_SETUP_D] = at_d;
+    s->entry[TEGROUP_SETUP_ALPHA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_SETUP_BETA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_BETA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_SETUP_A_SCALE] = s->entry[TEGROUP_SETUP_B_SCALE] = 0;
+    s->entry[TEGROUP_SETUP_A_ROWS] = forward ? k : n;
+    s->entry[TEGROUP_SETUP_A_COLS] = forward ? n : k;
     s->entry[TEGROUP_SETUP_B_ROWS] = wgrad ? m : k;
     s->entry[TEGROUP_SETUP_B_COLS] = wgrad ? k : m;
     s->entry[TEGROUP_SETUP_D_ROWS] = n;
     s->entry[TEGROUP_SETUP_D_COLS] = m;
-    s->entry[TEGROUP_SETUP_A_LD] = tegroup_impl_max(1, p.b.ld);
-    s->entry[TEGROUP_SETUP_B_LD] = tegroup_impl_max(1, p.a.ld);
-    s->entry[TEGROUP_SETUP_C_LD] = tegroup_impl_max(1, has_c ? p.c.ld : p.d.ld);
-    s->entry[TEGROUP_SETUP_D_LD] = tegroup_impl_max(1, p.d.ld);
+    s->entry[TEGROUP_SETUP_A_LD] = b.ld;
+    s->entry[TEGROUP_SETUP_B_LD] = a.ld;
+    s->entry[TEGROUP_SETUP_C_LD] = c.ld;
+    s->entry[TEGROUP_SETUP_D_LD] = d.ld;
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const tegroup_impl_setup_items *items,
                                               int32_t g) {
+    char *at = tegroup_impl_setup_at(items, TEGROUP_SETUP_A) + 8 * (int64_t)g;
     int32_t i;
-    for (i = 0; i < TEGROUP_SETUP_ALPHA_VALUE; i++) ((int64_t *)(void *)items->at[i])[g] = s->entry[i];
-    ((float *)(void *)items->at[TEGROUP_SETUP_ALPHA_VALUE])[g] = s->alpha;
-    ((float *)(void *)items->at[TEGROUP_SETUP_BETA_VALUE])[g] = s->beta;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (i = 0; i < TEGROUP_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_ALPHA_VALUE))[g] = s->alpha;
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_BETA_VALUE))[g] = s->beta;
 }

@@ -60,7 +60,7 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
 /* plan.algorithm of both backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES]; /* untuned, the first one runs */
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
     int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
     int32_t has_unaligned;
@@ -159,15 +159,22 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     return code;
 }
 
-/* The usual size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
+/* Rows of all groups together, or of each where they are uniform; and the mean of a group's. */
+static inline int64_t tegroup_impl_lt_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    return desc->expected_rows > 0 ? desc->expected_rows : p->rows;
+}
+
+static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
+    return tegroup_impl_max(1, tegroup_impl_ceil_div(tegroup_impl_lt_rows(desc, p), parts));
+}
+
+/* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
 typedef struct tegroup_impl_lt_size {
     int64_t rows, cols, k;
 } tegroup_impl_lt_size;
 
-static inline tegroup_impl_lt_size tegroup_impl_lt_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-    const int64_t rows = tegroup_impl_max(1, tegroup_impl_ceil_div(total, parts));
+static inline tegroup_impl_lt_size tegroup_impl_lt_size_of(const tegroup_problem *p, int64_t rows) {
     tegroup_impl_lt_size size;
     size.rows = p->op == TEGROUP_OP_FORWARD ? p->n : p->k;
     size.cols = p->op == TEGROUP_OP_WGRAD ? p->n : rows;
@@ -189,6 +196,8 @@ static inline int32_t tegroup_impl_lt_alignment(const tegroup_gemm_desc *desc, c
     return alignment;
 }
 
+enum { TEGROUP_IMPL_LT_OFFERED = 8 }; /* algorithms that an asking brings at most */
+
 /* What the library offers, fastest first by its own estimate. Returns how many. */
 static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f, struct cublasLtContext *handle,
                                              tegroup_impl_lt_matmul *m, int64_t workspace_bytes, int32_t alignment,
@@ -196,7 +205,7 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
                                              int32_t most, int *code) {
     const tegroup_function get = f->cublasLtMatmulPreferenceGetAttribute, set = f->cublasLtMatmulPreferenceSetAttribute;
     tegroup_impl_lt_opaque preference;
-    tegroup_impl_lt_result results[TEGROUP_TUNE_CANDIDATES];
+    tegroup_impl_lt_result results[TEGROUP_IMPL_LT_OFFERED];
     int found = 0;
     int32_t count = 0;
     memset(results, 0, sizeof results);

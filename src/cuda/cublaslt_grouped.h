@@ -15,8 +15,9 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
-            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups, items->at[parts[i][0]],
-            items->at[parts[i][1]], items->at[parts[i][2]]);
+            layouts[i], sizeof *layouts[i], tegroup_impl_lt_dtype(dtypes[i]), p->groups,
+            tegroup_impl_setup_at(items, parts[i][0]), tegroup_impl_setup_at(items, parts[i][1]),
+            tegroup_impl_setup_at(items, parts[i][2]));
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_ROWS_COLS_WIDTH, 1);
         if (!code) code = tegroup_impl_lt_put(get, set, layouts[i], TEGROUP_IMPL_LT_LD_WIDTH, 1);
     }
@@ -39,12 +40,39 @@ static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc 
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
 }
 
+/* Rows of a group that the library is asked for: the mean, whose first offer is what runs untuned, then more, for
+ * tegroup_plan_tune to try. It takes every group to have as many as it is told; where groups differ, the large ones take the
+ * longest: of 128 groups of 8 rows in the mean one had 640, and an algorithm offered for 64 took 36 us instead of 40. So the
+ * rows of tiles, from twice the mean on, as smaller ones are offered for the mean, and as long as the largest group fills more
+ * than half of one; from a mean of more than 128 rows on the mean alone. Returns how many; averages has room for 4. */
+static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                       int64_t *averages) {
+    static const int64_t tiles[] = {32, 64, 256};
+    const int64_t mean = tegroup_impl_lt_mean(desc, p);
+    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_lt_rows(desc, p));
+    int32_t count = 1;
+    if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
+    averages[0] = mean;
+    for (int i = 0; i < 3; i++)
+        if (tiles[i] / 2 >= mean && tiles[i] / 2 < most) averages[count++] = tiles[i];
+    return count;
+}
+
+/* Those that the plan does not hold yet, as far as it has room. */
+static inline void tegroup_impl_lt_add(tegroup_impl_lt_plan *lt, const tegroup_impl_choice *offered, int32_t count) {
+    for (int32_t i = 0; i < count && lt->count < TEGROUP_TUNE_CANDIDATES; i++) {
+        int known = 0;
+        for (int32_t j = 0; j < lt->count; j++)
+            known |= memcmp(&lt->algorithms[j], &offered[i], sizeof offered[i]) == 0;
+        if (!known) lt->algorithms[lt->count++] = offered[i];
+    }
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, &plan->problem);
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
     int code = 0;
@@ -56,10 +84,17 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
-                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes, lt.alignment, &usual,
-                                          lt.algorithms, TEGROUP_TUNE_CANDIDATES, &code);
-        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        int64_t averages[4];
+        const int32_t askings = tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages);
+        for (int32_t i = 0; i < askings; i++) {
+            tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+            const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
+            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+                                                         (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
+                                                         lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+            tegroup_impl_lt_add(&lt, offered, count);
+            if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
+        }
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -90,6 +125,21 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
     return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
 }
 
+/* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
+ * so that the whole device writes it. */
+static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem *p,
+                                                           const tegroup_impl_setup_call *call,
+                                                           struct CUstream_st *stream, tegroup_error *error) {
+    const int device_scalars = p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE;
+    const int apart = p->irregular || call->termless
+                      || (p->op == TEGROUP_OP_WGRAD && (p->c != TEGROUP_DTYPE_UNSET || device_scalars));
+    const int32_t threads = apart ? 128 : 32, each = apart ? 1 : 32;
+    const unsigned blocks = (unsigned)tegroup_impl_ceil_div(p->groups, each);
+    if (call->usual) tegroup_impl_setup_kernel<true><<<blocks, threads, 0, stream>>>(each, *call);
+    else tegroup_impl_setup_kernel<false><<<blocks, threads, 0, stream>>>(each, *call);
+    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error);
+}
+
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
@@ -99,8 +149,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
     const float beta = desc->accumulate ? 1.0f : call.beta;
-    const void *alphas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_ALPHA] : &call.alpha;
-    const void *betas = device_scalars ? (const void *)items.at[TEGROUP_SETUP_BETA] : &beta;
+    const void *alphas =
+        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_ALPHA) : (const void *)&call.alpha;
+    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_BETA) : (const void *)&beta;
+    const tegroup_impl_setup_call setup =
+        tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, items);
     tegroup_impl_lt_matmul m;
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
@@ -108,12 +161,13 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
-    tegroup_impl_setup_kernel<<<(unsigned)plan->problem.groups, 128, 0, stream>>>(call, items);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->cublaslt, &m.desc, alphas, items.at[TEGROUP_SETUP_A], &m.a, items.at[TEGROUP_SETUP_B], &m.b, betas,
-        items.at[m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C], tegroup_impl_lt_c(&m), items.at[TEGROUP_SETUP_D],
-        &m.d, &lt.algorithms[lt.chosen], (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        desc->cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
+        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
+        tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
+        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }

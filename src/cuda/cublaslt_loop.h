@@ -33,7 +33,7 @@ static __global__ void tegroup_impl_scalars_kernel(const tegroup_scalars alpha, 
 }
 
 /* beta * C of a group without terms. */
-static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_product p, tegroup_dtype dtype,
+static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup_impl_result p, tegroup_dtype dtype,
                                                  float beta, const float *beta_at) {
     tegroup_impl_write_alone(p, dtype, beta_at ? *beta_at : beta, false, (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
                              (int64_t)gridDim.x * blockDim.x);
@@ -45,7 +45,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     const int64_t slots = tegroup_impl_max(1, desc->stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_usual(desc, p);
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_lt_matmul m;
     tegroup_impl_lt_plan lt;
@@ -58,7 +58,7 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
         lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_TUNE_CANDIDATES, &code);
+                                          TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
             tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
@@ -92,6 +92,10 @@ typedef struct tegroup_impl_lt_loop {
     int32_t aligned;
 } tegroup_impl_lt_loop;
 
+static inline char *tegroup_impl_lt_address(const tegroup_impl_block *block, tegroup_dtype dtype) {
+    return (char *)((uintptr_t)block->base + (uintptr_t)(block->first * (tegroup_impl_bits(dtype) / 8)));
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *loop, const tegroup_plan *plan, int32_t g,
                                                         char *slot, int64_t slot_bytes, struct CUstream_st *stream,
                                                         tegroup_error *error) {
@@ -101,17 +105,17 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
     const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
-    const void *a = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.a, desc->a.dtype);
-    const void *b = (const void *)(uintptr_t)tegroup_impl_setup_address(&p.b, desc->b.dtype);
-    void *d = (void *)(uintptr_t)tegroup_impl_setup_address(&p.d, desc->d.dtype);
-    const void *c = has_c ? (const void *)(uintptr_t)tegroup_impl_setup_address(&p.c, desc->d.dtype) : d;
+    const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
+    void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
+    const void *c = has_c ? tegroup_impl_lt_address(&p.c, desc->d.dtype) : d;
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
     if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
-        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(p, desc->d.dtype, beta,
+        const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
+        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(whole, desc->d.dtype, beta,
                                                                         loop->betas ? loop->betas + g : NULL);
         return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
     }

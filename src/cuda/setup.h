@@ -1,28 +1,37 @@
 /* ---- Set-up kernel of a grouped cuBLASLt matmul ---- */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
-static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_product &p, tegroup_dtype dtype, float beta,
+static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {
     for (int64_t e = first; e < p.m * p.n; e += step) {
         const int64_t i = e / p.n, j = e % p.n;
         float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
-        if (!nan && beta != 0) x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, p.c.base, p.c.first + i * p.c.ld + j));
-        tegroup_impl_store_f32(dtype, p.d.base, p.d.first + i * p.d.ld + j, x);
+        if (!nan && beta != 0)
+            x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
+        tegroup_impl_store_f32(dtype, (void *)(uintptr_t)p.d, i * p.ldd + j, x);
     }
 }
 
-/* A block a group. */
+/* A thread a group, `each` groups a block. What a block's groups get alone its threads write together, at the end: everything is
+ * worked out again there, so that a block that has no such group fetches little code. USUAL: call.usual. */
+template <bool USUAL>
 static __global__ void __launch_bounds__(128)
-    tegroup_impl_setup_kernel(const __grid_constant__ tegroup_impl_gpu_call call,
-                              const __grid_constant__ tegroup_impl_setup_items items) {
-    __shared__ tegroup_impl_setup s;
-    const int32_t g = (int32_t)blockIdx.x;
-    if (threadIdx.x == 0) {
-        tegroup_impl_setup_group(&call.desc, call.views, g, call.alpha, call.beta, &items, &s);
-        tegroup_impl_setup_store(&s, &items, g);
+    tegroup_impl_setup_kernel(int32_t each, const __grid_constant__ tegroup_impl_setup_call call) {
+    const int32_t first = (int32_t)blockIdx.x * each, thread = (int32_t)threadIdx.x,
+                  end = call.groups - first < each ? call.groups : first + each;
+    bool alone = false;
+    if (first + thread < end) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, first + thread, &s);
+        tegroup_impl_setup_store(&s, &call.items, first + thread);
+        alone = s.alone != TEGROUP_IMPL_ALONE_NOTHING;
     }
-    __syncthreads();
-    if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
-        tegroup_impl_write_alone(s.product, call.desc.d.dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, threadIdx.x,
-                                 blockDim.x);
+    if (!__syncthreads_or(alone)) return;
+    for (int32_t g = first; g < end; g++) {
+        tegroup_impl_setup s;
+        tegroup_impl_setup_group(&call, USUAL, g, &s);
+        if (s.alone != TEGROUP_IMPL_ALONE_NOTHING)
+            tegroup_impl_write_alone(s.result, call.d_dtype, s.beta, s.alone == TEGROUP_IMPL_ALONE_NAN, thread,
+                                     blockDim.x);
+    }
 }

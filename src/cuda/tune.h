@@ -99,10 +99,11 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike. */
+/* Candidates take turns, so that a clock that changes meets all of them alike. Each plan is made again when its turn comes:
+ * all of them at once would be too much for a small stack. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_plan candidates[TEGROUP_TUNE_CANDIDATES];
+    tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
     const int32_t count = tegroup_impl_cuda_candidates(plan);
@@ -116,17 +117,19 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
     memset(&first, 0, sizeof first);
+    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
-        candidates[i] = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidates[i], i, error));
+        candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++)
-        medians[i] = i < count && (desc->any_numerics || candidates[i].numerics_id == plan->numerics_id) ? 0.0f : -1.0f;
     for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
         for (int32_t i = 0; i < count; i++) {
             float time = -1;
             if (medians[i] < 0) continue;
-            if (tegroup_impl_cuda_time(&candidates[i], desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            candidate = *plan;
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     for (int32_t i = 0; i < count; i++) {
@@ -138,7 +141,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         if (error) *error = first;
         return first.status;
     }
-    *plan = candidates[best];
+    candidate = *plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));
+    *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;
 }

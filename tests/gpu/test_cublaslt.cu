@@ -191,9 +191,35 @@ UTEST(cublaslt, loop_random_problems) {
     }
 }
 
-/* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not. */
+/* What the kernel writes itself: elements of D that are other than they should be, given what they were before. */
+static int64_t alone_wrong(const problem *p, const tegroup_impl_setup *groups, int64_t *alone) {
+    const grid *d = &p->d, *c = p->s.c == C_SEPARATE ? &p->c : d;
+    const size_t element = size_of(d->dtype);
+    int64_t wrong = 0;
+    for (int32_t g = 0; g < p->s.groups; g++) {
+        if (d->rows[g] <= 0 || d->cols[g] <= 0) continue;
+        const size_t bytes = (size_t)((d->rows[g] - 1) * d->ld[g] + d->cols[g]) * element;
+        unsigned char *now = (unsigned char *)malloc(bytes);
+        MUST(cudaMemcpy(now, device_of(d->at[g]), bytes, cudaMemcpyDeviceToHost));
+        alone[groups[g].alone]++;
+        for (int64_t i = 0; i < d->rows[g]; i++)
+            for (int64_t j = 0; j < d->cols[g]; j++) {
+                const int64_t at = i * d->ld[g] + j;
+                const double got = load(d->dtype, now, at), beta = groups[g].beta, want = beta == 0 ? 0 : beta * value_at(c, g, i, j);
+                wrong += groups[g].alone == TEGROUP_IMPL_ALONE_NOTHING ? memcmp(now + (size_t)at * element, d->at[g] + (size_t)at * element, element) != 0
+                         : groups[g].alone == TEGROUP_IMPL_ALONE_NAN   ? !isnan(got)
+                                                                       : !(fabs(got - want) <= 0x1p-8 * fabs(want) + smallest_step(d->dtype));
+            }
+        free(now);
+    }
+    return wrong;
+}
+
+/* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not, a block each or 32 a block, in the
+ * general way and, where it is one, in that of the usual case. */
 UTEST(cublaslt, setup_arrays_equal_the_hosts) {
     rng r = rng_seed(8004);
+    int64_t alone[3] = {0, 0, 0}, usual_cases = 0;
     for (int64_t i = scaled(500); i > 0; i--) {
         void *mark = guards_mark();
         spec s = random_half_spec(&r, ops[i % 3], i % 50 == 0 ? 2 : 20, i % 50 == 0 ? 8 : 24, (int)(i % 2));
@@ -205,43 +231,68 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
             s.ng = s.kg = NULL;
             s.lists &= 2;
         }
+        if (i == 1) { /* a usual case, however few there are */
+            s.groups = 40;
+            s.m = random_rows(&r, s.groups, 20, 1);
+            s.encoding = TEGROUP_ENCODING_COUNTS;
+            s.place = PLACE_DENSE;
+            s.ng = s.kg = NULL;
+            s.lists = 0;
+            s.alpha = SCALARS_ONE;
+            s.c = C_NONE;
+        }
         problem p;
         problem_make(&p, &s);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
-        mirror_up(p.mark);
-        tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
         tegroup_layout layout;
         tegroup_impl_setup_layout(s.groups, &layout);
-        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
         unsigned char *wrote = (unsigned char *)scratch(layout.total_bytes), *want = (unsigned char *)scratch(layout.total_bytes);
-        unsigned char *at = arena_take(layout.total_bytes, 0);
-        tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
-        tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
-        host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
-        host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
-        host_call.views[TEGROUP_IMPL_A] = tegroup_snapshot_read(p.desc.a.shape.snapshot);
-        host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
-        host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
-        host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
-        MUST(cudaMemset(at, 0x5A, layout.total_bytes));
-        memset(want, 0x5A, layout.total_bytes);
-        if (s.groups > 0) tegroup_impl_setup_kernel<<<(unsigned)s.groups, 128>>>(call, theirs);
-        MUST(cudaDeviceSynchronize());
-        MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
-        for (int32_t g = 0; g < s.groups; g++) {
-            tegroup_impl_setup one;
-            tegroup_impl_setup_group(&host, host_call.views, g, call.alpha, call.beta, &theirs, &one);
-            tegroup_impl_setup_store(&one, &ours, g);
-        }
-        for (int32_t item = 0; item < layout.count; item++) {
-            size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
-            if (memcmp(wrote + from, want + from, bytes) != 0) fprintf(stderr, "%s differ: op %d groups %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, (unsigned long long)s.seed);
-            ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
+        tegroup_impl_setup *groups = (tegroup_impl_setup *)scratch((size_t)s.groups * sizeof *groups);
+        for (int way = 0; way < 4; way++) { /* D and the arrays as they were before, each time */
+            const int32_t each = way % 2 ? 32 : 1;
+            mirror_up(p.mark);
+            tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
+            ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+            unsigned char *at = arena_take(layout.total_bytes, 0);
+            tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
+            tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
+            host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
+            host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
+            host_call.views[TEGROUP_IMPL_A] = tegroup_snapshot_read(p.desc.a.shape.snapshot);
+            host_call.views[TEGROUP_IMPL_B] = tegroup_snapshot_read(p.desc.b.shape.snapshot);
+            host_call.views[TEGROUP_IMPL_C] = tegroup_snapshot_read(p.desc.c.dtype != TEGROUP_DTYPE_UNSET ? p.desc.c.shape.snapshot : NULL);
+            host_call.views[TEGROUP_IMPL_D] = tegroup_snapshot_read(p.desc.d.shape.snapshot);
+            const tegroup_impl_setup_call setup = tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, theirs);
+            const tegroup_impl_setup_call host_setup = tegroup_impl_setup_call_of(&host, host_call.views, call.alpha, call.beta, theirs);
+            const unsigned blocks = (unsigned)tegroup_impl_ceil_div(s.groups, each), threads = each == 1 ? 128 : 32;
+            if (way >= 2 && !setup.usual) break;
+            MUST(cudaMemset(at, 0x5A, layout.total_bytes));
+            memset(want, 0x5A, layout.total_bytes);
+            if (s.groups > 0 && way < 2) tegroup_impl_setup_kernel<false><<<blocks, threads>>>(each, setup);
+            if (s.groups > 0 && way >= 2) tegroup_impl_setup_kernel<true><<<blocks, threads>>>(each, setup);
+            MUST(cudaGetLastError());
+            MUST(cudaDeviceSynchronize());
+            MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
+            for (int32_t g = 0; g < s.groups; g++) {
+                tegroup_impl_setup_group(&host_setup, 0, g, &groups[g]);
+                tegroup_impl_setup_store(&groups[g], &ours, g);
+            }
+            for (int32_t item = 0; item < layout.count; item++) {
+                size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
+                if (memcmp(wrote + from, want + from, bytes) != 0)
+                    fprintf(stderr, "%s differ: op %d groups %d way %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, way, (unsigned long long)s.seed);
+                ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
+            }
+            ASSERT_EQ(0, alone_wrong(&p, groups, alone));
+            usual_cases += way == 3;
         }
         totals.setups++;
         problem_release(&p);
         guards_release(mark);
     }
+    printf("set-ups: %ld of %ld usual; groups with nothing, an empty sum, NaN alone: %ld, %ld, %ld\n", (long)usual_cases, (long)totals.setups, (long)alone[0], (long)alone[1], (long)alone[2]);
+    ASSERT_GT(usual_cases, 0);
+    if (scaled(500) == 500) ASSERT_TRUE(alone[1] > 0 && alone[2] > 0);
 }
 
 /* A forward product of six groups for the tests below. */
@@ -424,7 +475,7 @@ UTEST(cublaslt, tune_save_load) {
         }
         tegroup_impl_saved whole;
         memcpy(&whole, saved, sizeof whole);
-        whole.choice.words[0] ^= 1; /* an algorithm that nobody offers, under a right hash */
+        whole.choice.words[0] = ~whole.choice.words[0]; /* an algorithm that nobody offers, under a right hash */
         memcpy(saved, &whole, sizeof whole);
         uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, saved, sizeof saved - sizeof hash);
         memcpy(saved + sizeof saved - sizeof hash, &hash, sizeof hash);
@@ -442,6 +493,106 @@ UTEST(cublaslt, tune_save_load) {
     MUST(cudaEventDestroy(begin));
     MUST(cudaEventDestroy(end));
     MUST(cudaStreamDestroy(stream));
+}
+
+/* Rows of a group that the library is asked for, and what it offers for that many alone. */
+static int32_t averages_of(const tegroup_gemm_desc *desc, int64_t rows, int64_t most, int64_t averages[4]) {
+    tegroup_gemm_desc hinted = *desc;
+    tegroup_problem problem;
+    hinted.expected_rows = rows;
+    hinted.expected_rows_max = most;
+    if (tegroup_gemm_problem(&hinted, &problem, NULL) != TEGROUP_OK) exit(1);
+    return tegroup_impl_lt_grouped_averages(&hinted, &problem, averages);
+}
+static tegroup_impl_lt_plan offers_for(const tegroup_gemm_desc *desc, int64_t rows) {
+    tegroup_gemm_desc hinted = *desc;
+    tegroup_plan plan;
+    tegroup_error error;
+    hinted.expected_rows = rows * desc->a.shape.groups;
+    hinted.expected_rows_max = rows;
+    if (tegroup_plan_make(&hinted, NULL, &plan, &error) != TEGROUP_OK) exit(1);
+    return tegroup_impl_lt_plan_of(&plan);
+}
+static int offered(const tegroup_impl_lt_plan *lt, const tegroup_impl_choice *choice) {
+    int count = 0;
+    for (int i = 0; i < lt->count; i++) count += memcmp(&lt->algorithms[i], choice, sizeof *choice) == 0;
+    return count;
+}
+
+/* A decode step: a few groups have most of the rows. What is offered for larger groups than the mean is among the candidates, after
+ * what is offered for the mean; none is there twice, each is right, and can be saved and found again. */
+UTEST(cublaslt, grouped_offers_for_uneven_groups) {
+    static const int64_t m[32] = {160, 0, 3, 0, 40, 0, 1, 0, 0, 16, 0, 0, 8, 0, 0, 2, 0, 0, 0, 5, 0, 0, 16, 0, 0, 0, 1, 0, 4, 0, 0, 0};
+    if (!has_grouped()) return;
+    for (int op = 0; op < 3; op++) {
+        void *mark = guards_mark();
+        problem p;
+        int64_t averages[4];
+        spec s = usual();
+        s.op = ops[op];
+        s.groups = 32;
+        s.m = m;
+        s.n = 256;
+        s.k = 384;
+        s.tail_rows = 0;
+        problem_make(&p, &s);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_device(&p.desc);
+        desc.backend = grouped;
+        desc.cublaslt = handle();
+
+        ASSERT_EQ(4, averages_of(&desc, 0, 0, averages)); /* the capacity is 256 rows */
+        ASSERT_TRUE(averages[0] == 8 && averages[1] == 32 && averages[2] == 64 && averages[3] == 256);
+        ASSERT_EQ(4, averages_of(&desc, 160, 129, averages));
+        ASSERT_TRUE(averages[0] == 5 && averages[1] == 32 && averages[2] == 64 && averages[3] == 256);
+        ASSERT_EQ(3, averages_of(&desc, 0, 40, averages));
+        ASSERT_TRUE(averages[0] == 8 && averages[1] == 32 && averages[2] == 64);
+        ASSERT_EQ(2, averages_of(&desc, 0, 17, averages));
+        ASSERT_EQ(1, averages_of(&desc, 0, 8, averages));
+        ASSERT_EQ(2, averages_of(&desc, 128 * 32, 0, averages));
+        ASSERT_TRUE(averages[0] == 128 && averages[1] == 256);
+        ASSERT_EQ(1, averages_of(&desc, 129 * 32, 0, averages));
+
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+        const tegroup_impl_lt_plan all = tegroup_impl_lt_plan_of(&p.plan), mean = offers_for(&desc, 8);
+        ASSERT_EQ(0, all.chosen);
+        ASSERT_TRUE(mean.count <= TEGROUP_IMPL_LT_OFFERED && all.count <= TEGROUP_TUNE_CANDIDATES);
+        ASSERT_GT(all.count, mean.count);
+        ASSERT_EQ(0, memcmp(all.algorithms, mean.algorithms, (size_t)mean.count * sizeof mean.algorithms[0]));
+        for (int i = 0; i < all.count; i++) ASSERT_EQ(1, offered(&all, &all.algorithms[i]));
+        for (int64_t rows : {32, 64, 256}) {
+            const tegroup_impl_lt_plan larger = offers_for(&desc, rows);
+            for (int i = 0; i < larger.count; i++) ASSERT_TRUE(offered(&all, &larger.algorithms[i]) == 1 || all.count == TEGROUP_TUNE_CANDIDATES);
+        }
+
+        workspace_give(&desc, &p.plan);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
+        const size_t d_bytes = (size_t)(s.op == TEGROUP_OP_WGRAD ? s.groups * s.n * s.k : p.rows_end * (s.op == TEGROUP_OP_FORWARD ? s.n : s.k)) * 4;
+        double worst = 0;
+        for (int i = 0; i < all.count; i++) {
+            unsigned char saved[TEGROUP_SAVED_PLAN_BYTES];
+            tegroup_plan plan = p.plan, loaded;
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_candidate(&plan, i, &p.error));
+            ASSERT_EQ(i == 0, plan.numerics_id == p.plan.numerics_id);
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&plan, saved, sizeof saved, &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
+            ASSERT_EQ(0, memcmp(&loaded, &plan, sizeof loaded));
+            MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&loaded, &desc, NULL, &p.error));
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            const verdict v = problem_compare(&p);
+            worst = v.worst > worst ? v.worst : worst;
+            ASSERT_TRUE(v.worst <= 1 && gate_holds(v));
+            ASSERT_EQ(0, guards_changed());
+            ASSERT_EQ(0, workspace_overrun(&desc));
+        }
+        printf("cublaslt_grouped: op %d: %d algorithms for the mean, %d with those for larger groups, max error/bound %.3f\n", (int)s.op, mean.count, all.count, worst);
+        problem_release(&p);
+        guards_release(mark);
+    }
 }
 
 /* The caller's word on addresses: it is worth what the distances of rows allow, it is kept to, and without it 16 bytes do. */

@@ -10,6 +10,7 @@ typedef struct arrays {
     tegroup_layout layout;
     unsigned char *base;
     tegroup_impl_setup *groups;
+    int usual; /* 1: the groups were set up in the short way; 2: in that and the general one, and they differ */
 } arrays;
 
 static void views_of(const tegroup_gemm_desc *d, tegroup_snapshot_view views[4]) {
@@ -25,9 +26,20 @@ static arrays set_up(const problem *p) {
     s.base = (unsigned char *)scratch(s.layout.total_bytes);
     s.groups = (tegroup_impl_setup *)scratch((size_t)p->s.groups * sizeof *s.groups);
     tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&s.layout, s.base);
+    tegroup_gemm_desc desc = p->desc; /* scalars that are one for all travel by value, as to a GPU */
+    float alpha = 1, beta = 0;
+    if (!desc.alpha.stride) { alpha = (float)tegroup_impl_scalar(&desc.alpha, 0, 1); desc.alpha.space = TEGROUP_SPACE_UNSET; }
+    if (!desc.beta.stride) { beta = (float)tegroup_impl_scalar(&desc.beta, 0, 0); desc.beta.space = TEGROUP_SPACE_UNSET; }
+    tegroup_impl_setup_call call = tegroup_impl_setup_call_of(&desc, views, alpha, beta, items);
+    s.usual = call.usual;
     for (int32_t g = 0; g < p->s.groups; g++) {
-        tegroup_impl_setup_group(&p->desc, views, g, 1, 0, &items, &s.groups[g]);
+        tegroup_impl_setup general;
+        memset(&general, 0, sizeof general);
+        memset(&s.groups[g], 0, sizeof s.groups[g]);
+        tegroup_impl_setup_group(&call, 0, g, &general);
+        tegroup_impl_setup_group(&call, call.usual, g, &s.groups[g]);
         tegroup_impl_setup_store(&s.groups[g], &items, g);
+        if (memcmp(&general, &s.groups[g], sizeof general) != 0) s.usual = 2;
     }
     return s;
 }
@@ -91,7 +103,7 @@ static int misaligned(const problem *p, int32_t g) {
 
 UTEST(setup, arrays_give_the_product) {
     rng r = rng_seed(7001);
-    int64_t kinds[3] = {0, 0, 0}, problems = scaled(1500), elements = 0;
+    int64_t kinds[3] = {0, 0, 0}, problems = scaled(1500), elements = 0, usual = 0;
     for (int64_t i = 0; i < problems; i++) {
         void *mark = guards_mark();
         spec s = random_half_spec(&r, ops[i % 3], 20, 30, 1);
@@ -100,6 +112,8 @@ UTEST(setup, arrays_give_the_product) {
         problem_reference(&p);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         arrays at = set_up(&p);
+        ASSERT_LE(at.usual, 1);
+        usual += at.usual;
         for (int32_t g = 0; g < s.groups; g++) {
             ASSERT_STREQ("", column_major(&p, &at, g));
             ASSERT_EQ((int)at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN, 0);
@@ -114,8 +128,9 @@ UTEST(setup, arrays_give_the_product) {
         problem_release(&p);
         guards_release(mark);
     }
-    printf("setup: %ld problems, %ld elements, %ld groups by cuBLASLt, %ld empty sums\n", (long)problems, (long)elements, (long)kinds[0], (long)kinds[1]);
+    printf("setup: %ld problems, %ld of them usual, %ld elements, %ld groups by cuBLASLt, %ld empty sums\n", (long)problems, (long)usual, (long)elements, (long)kinds[0], (long)kinds[1]);
     ASSERT_GT(kinds[1], 0);
+    ASSERT_TRUE(usual > 0 && usual < problems);
 }
 
 /* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right. */
@@ -136,6 +151,7 @@ UTEST(setup, misaligned_groups_show) {
         problem_reference(&p);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         arrays at = set_up(&p);
+        ASSERT_LE(at.usual, 1);
         for (int32_t g = 0; g < s.groups; g++) {
             int nan = at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN;
             if (misaligned(&p, g)) ASSERT_TRUE(nan);
