@@ -27,7 +27,7 @@ typedef struct mlp {
 } mlp;
 
 typedef struct mlp_sizes { int64_t k, h, n, tail_rows; } mlp_sizes;
-static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {16, 24, 40, -1}; /* -1: any tail */
+static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {12, 24, 12, -1}; /* -1: any tail */
 
 SUPPORT void refill(problem *p, grid *t, char role) {
     grid_fill(p, t, role, FILL_NORMAL, 1);
@@ -39,16 +39,19 @@ SUPPORT void empty(grid *t) {
     guarded_remember(t->tensor.data);
 }
 
-/* sizes: aligned ones have rows of whole 16 bytes, as some backends need them. m: rows of each group. */
+/* sizes: aligned ones have rows of whole 16 bytes, as some backends need them: results that have none for being halves get wider.
+ * m: rows of each group. */
 SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, const int64_t *m, rng *r) {
     const choice *c = &choose->c;
     const tegroup_activation any = activations[rng_int(r, 0, ACTIVATIONS - 1)], kind = choose->activation != TEGROUP_ACTIVATION_UNSET ? choose->activation : any;
-    const int gated = is_gated(kind), aligned = sizes.k % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
+    const int gated = is_gated(kind), aligned = sizes.h % 8 == 0, wide = dtype == TEGROUP_DTYPE_F64;
     const int scales = c->bias == 2 || rng_chance(r, 50), recompute = rng_chance(r, 50);
     const tegroup_dtype stored = !wide && rng_chance(r, 25) ? TEGROUP_DTYPE_F32 : dtype; /* of preactivation */
     const tegroup_dtype result = !wide && rng_chance(r, 50) ? TEGROUP_DTYPE_F32 : dtype;
     const tegroup_dtype gradient = c->gradients == 2 && !wide ? TEGROUP_DTYPE_F32 : dtype;
     spec s, t;
+    if (aligned && result != TEGROUP_DTYPE_F32) sizes.n = (sizes.n + 7) / 8 * 8;
+    if (aligned && (result != TEGROUP_DTYPE_F32 || gradient != TEGROUP_DTYPE_F32)) sizes.k = (sizes.k + 7) / 8 * 8;
     memset(l, 0, sizeof *l);
     memset(&s, 0, sizeof s);
     l->mark = guards_mark();

@@ -452,6 +452,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     tegroup_shape *shape = &t->tensor.shape;
     int ragged = sizes.encoding != TEGROUP_ENCODING_UNSET;
     int64_t ld = width + s->pad, group_stride = 0, elements = 0, element = (int64_t)size_of(dtype);
+    if (s->aligned && cols == NULL && (t == &p->a || t == &p->b)) ld = (ld * element + 15) / 16 * 16 / element; /* operands of any width have rows 16 bytes apart */
     memset(t, 0, sizeof *t);
     t->dtype = t->tensor.dtype = dtype;
     t->rows = (int64_t *)scratch((size_t)G * 8);
@@ -463,7 +464,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     shape->cols = width;
     shape->row_sizes = sizes;
     int64_t *offset = (int64_t *)scratch((size_t)(G + 1) * 8);
-    if (s->pad > 0 && cols == NULL) t->tensor.ld = ld;
+    if (ld != width && cols == NULL) t->tensor.ld = ld;
     if (cols != NULL) {
         memset(&shape->col_sizes, 0, sizeof shape->col_sizes);
         shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
