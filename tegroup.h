@@ -713,6 +713,11 @@ typedef struct tegroup_tune_desc {
     int32_t             rounds;      /* timed runs of each candidate, whose median counts; 0 = 15                   */
     struct CUevent_st  *begin, *end; /* caller's events, made with timing; the CPU backend needs none               */
     float              *milliseconds; /* [TEGROUP_TUNE_CANDIDATES] medians, -1 = not timed; NULL = not wanted       */
+    void               *flush;       /* device memory that is filled with zeros before each timed run, so that operands
+                                         come from memory, as they do in a model after its other layers: several times
+                                         what L2 holds. NULL with 0 bytes: they are as warm as the run before left them.
+                                         The CPU backend leaves it alone                                            */
+    size_t              flush_bytes;
 } tegroup_tune_desc;
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
@@ -3894,6 +3899,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
         if (v->chosen && !target && v->backend != TEGROUP_BACKEND_CPU) { /* a library may still have nothing to offer */
             tegroup_plan plan;
             tegroup_error why;
+            memset(&why, 0, sizeof why); /* as compilers, which see through some of the calls, would have it */
             if (tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why)
                 == TEGROUP_ERROR_UNSUPPORTED) {
                 v->chosen = 0;
@@ -4856,6 +4862,8 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       1, desc->any_numerics);
     TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
                       "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
+    TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
+                      "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);

@@ -6319,9 +6319,11 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, float *milliseconds,
                                                     tegroup_error *error) {
-    cudaError_t code = cudaEventRecord(desc->begin, stream);
+    cudaError_t code = desc->flush ? cudaMemsetAsync(desc->flush, 0, desc->flush_bytes, stream) : cudaSuccess;
     tegroup_status status;
     *milliseconds = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be device memory that can be written", error));
+    code = cudaEventRecord(desc->begin, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
     status = tegroup_gemm(plan, desc->gemm, stream, error);
     if (status != TEGROUP_OK) return status;

@@ -30,6 +30,8 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
                       1, desc->any_numerics);
     TEGROUP_IMPL_RULE(desc->rounds >= 0 && desc->rounds <= TEGROUP_TUNE_ROUNDS, ERROR_VALUE, "rounds",
                       "must be 0 to TEGROUP_TUNE_ROUNDS", TEGROUP_TUNE_ROUNDS, desc->rounds);
+    TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
+                      "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);

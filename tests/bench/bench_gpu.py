@@ -271,8 +271,9 @@ class Tegroup:
             if "tegroup_plan_tune" not in tg.functions:
                 raise tg.Refused(tg.TEGROUP_ERROR_NOT_BUILT, "tegroup_plan_tune is not in this version")
             begin, end = self.device.event(), self.device.event()
-            lib.tegroup_plan_tune(plan, tg.tegroup_tune_desc(gemm=addressof(desc), begin=begin.cuda_event, end=end.cuda_event, overwrite=1, any_numerics=1),
-                                  self.device.raw)
+            flush = self.device.flush
+            lib.tegroup_plan_tune(plan, tg.tegroup_tune_desc(gemm=addressof(desc), begin=begin.cuda_event, end=end.cuda_event, overwrite=1, any_numerics=1,
+                                                             flush=flush.data_ptr(), flush_bytes=flush.numel()), self.device.raw)
         gemm, arguments = lib.raw.tegroup_gemm, (plan, desc, self.device.raw, error)
 
         def run():

@@ -444,8 +444,18 @@ UTEST(cublaslt, tune_save_load) {
         tune.begin = begin;
         tune.end = end;
         tune.milliseconds = times;
+        unsigned char *flush, flushed[4097];
+        MUST(cudaMalloc((void **)&flush, sizeof flushed));
+        MUST(cudaMemset(flush, 0x5A, sizeof flushed));
+        tune.flush = flush;
+        tune.flush_bytes = sizeof flushed - 1;
         tuned = p.plan;
         tegroup_status status = tegroup_plan_tune(&tuned, &tune, stream, &p.error);
+        MUST(cudaMemcpy(flushed, flush, sizeof flushed, cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < sizeof flushed; i++) ASSERT_EQ(i < tune.flush_bytes ? 0 : 0x5A, flushed[i]);
+        MUST(cudaFree(flush));
+        tune.flush = NULL;
+        tune.flush_bytes = 0;
         if (status != TEGROUP_OK) print_error("tune", &p.error);
         ASSERT_EQ(TEGROUP_OK, status);
         tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(&tuned);

@@ -376,7 +376,7 @@ static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes s
     free(plan);
 }
 UTEST(mlp_gpu, portable_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
-UTEST(mlp_gpu, sm90_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+UTEST(mlp_gpu, sm90_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_SM90, mlp_eights); }
 
 /* y = p (x + b): small integers, so that host and device agree in every bit. */
 static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t cols) {

@@ -27,7 +27,7 @@ typedef struct mlp {
 } mlp;
 
 typedef struct mlp_sizes { int64_t k, h, n, tail_rows; } mlp_sizes;
-static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {12, 24, 12, -1}; /* -1: any tail */
+static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {12, 24, 12, -1}, mlp_eights = {16, 24, 40, -1}; /* -1: any tail */
 
 SUPPORT void refill(problem *p, grid *t, char role) {
     grid_fill(p, t, role, FILL_NORMAL, 1);
@@ -58,7 +58,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
     l->forward = c->outputs & 1;
     memcpy(l->m, m, sizeof l->m);
     s.groups = GROUPS;
-    s.aligned = aligned;
+    s.aligned = s.apart = aligned;
     s.m = l->m;
     if (sizes.tail_rows < 0) {
         s.encoding = (tegroup_encoding)rng_int(r, TEGROUP_ENCODING_COUNTS, TEGROUP_ENCODING_ENDS);
@@ -144,6 +144,7 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
         if (rng_chance(r, 75)) {
             d->grad_row_scale = l->f1.a.tensor;
             d->grad_row_scale.shape.cols = 1;
+            d->grad_row_scale.ld = 0;
             d->grad_row_scale.dtype = wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
             d->grad_row_scale.data = elements_new(d->grad_row_scale.dtype, l->f1.capacity, aligned);
             guarded_remember(d->grad_row_scale.data);

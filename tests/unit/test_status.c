@@ -534,6 +534,7 @@ UTEST(status, tune_save_load) {
     BAD(tune, w.tune.gemm = NULL, NULL_ARGUMENT, "gemm", 1, 0);
     BAD(tune, w.tune.overwrite = 0, VALUE, "overwrite", 1, 0);
     BAD(tune, w.tune.any_numerics = -1, VALUE, "any_numerics", 1, -1);
+    BAD(tune, w.tune.flush_bytes = 1, NULL_ARGUMENT, "flush", 1, 0);
     BAD(tune, w.tune.rounds = -1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, -1);
     BAD(tune, w.tune.rounds = TEGROUP_TUNE_ROUNDS + 1, VALUE, "rounds", TEGROUP_TUNE_ROUNDS, TEGROUP_TUNE_ROUNDS + 1);
     BAD(tune, w.tune.gemm = &w.dgrad, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
