@@ -77,7 +77,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     for (i = 0; i <= layout->count; i++) { /* the last line is the total */
         size_t used = (size_t)length < size ? (size_t)length : size;
         size_t room = buffer ? size - used : 0;
-        char none, *at = buffer ? buffer + used : &none; /* gcc -O3 warns of a NULL even where nothing is written */
+        char none = 0, *at = buffer ? buffer + used : &none; /* gcc -O3 warns of a NULL even where nothing is written */
         length += i == layout->count
                       ? snprintf(at, room, "%12llu bytes in all\n", (unsigned long long)layout->total_bytes)
                       : snprintf(at, room, "%12llu bytes at %12llu  %s\n", (unsigned long long)layout->items[i].bytes,
