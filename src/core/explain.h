@@ -401,7 +401,7 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
         if (v->chosen && !target && v->backend != TEGROUP_BACKEND_CPU) { /* a library may still have nothing to offer */
             tegroup_plan plan;
             tegroup_error why;
-            memset(&why, 0, sizeof why); /* as compilers, which see through some of the calls, would have it */
+            memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
             if (tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why)
                 == TEGROUP_ERROR_UNSUPPORTED) {
                 v->chosen = 0;

@@ -27,7 +27,8 @@ typedef struct mlp {
 } mlp;
 
 typedef struct mlp_sizes { int64_t k, h, n, tail_rows; } mlp_sizes;
-static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {12, 24, 12, -1}, mlp_eights = {16, 24, 40, -1}; /* -1: any tail */
+/* -1: any tail. Eights: also where operands are contiguous, as a chain's are. */
+static const mlp_sizes mlp_odd = {11, 7, 13, -1}, mlp_aligned = {12, 24, 12, -1}, mlp_eights = {16, 24, 40, -1};
 
 SUPPORT void refill(problem *p, grid *t, char role) {
     grid_fill(p, t, role, FILL_NORMAL, 1);
@@ -39,8 +40,8 @@ SUPPORT void empty(grid *t) {
     guarded_remember(t->tensor.data);
 }
 
-/* sizes: aligned ones have rows of whole 16 bytes, as some backends need them: results that have none for being halves get wider.
- * m: rows of each group. */
+/* sizes: aligned ones, h a multiple of 8, have rows of whole 16 bytes, as some backends need them. Operands' are apart by as much;
+ * results are contiguous, so where they are halves n or k is rounded up to eights. m: rows of each group. */
 SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp_sizes sizes, const int64_t *m, rng *r) {
     const choice *c = &choose->c;
     const tegroup_activation any = activations[rng_int(r, 0, ACTIVATIONS - 1)], kind = choose->activation != TEGROUP_ACTIVATION_UNSET ? choose->activation : any;

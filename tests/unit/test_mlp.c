@@ -288,7 +288,7 @@ UTEST(mlp, fusion_of_another_machine) {
     d.fc1.weight.shape = d.fc2.weight.shape = each, d.input.shape = d.out.shape = rows;
     d.fc1.weight.shape.rows = 2 * 48, d.fc1.weight.shape.cols = d.fc2.weight.shape.rows = d.input.shape.cols = d.out.shape.cols = 64, d.fc2.weight.shape.cols = 48;
 
-    d.backend = TEGROUP_BACKEND_SM90; /* of rows of 16 bytes: not of twelve halves, which out's are not to be apart by more */
+    d.backend = TEGROUP_BACKEND_SM90; /* rows of whole 16 bytes, and out is contiguous: twelve halves are refused, twelve floats are not */
     d.out.shape.cols = d.fc2.weight.shape.rows = 12;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("out.ld", error.field);
