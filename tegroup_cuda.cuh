@@ -4515,6 +4515,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
+    /* Steps loaded at a time. For few rows memory is read fastest when 256 bytes of a row are under way at once. */
+    static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
@@ -5046,13 +5048,25 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
-                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
-                               to = ring + stage * SHAPE::STAGE_BYTES;
-                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
-                load_a(item, k0, to, full);
-                load_b(item, k0, to + SHAPE::A_BYTES, full);
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
+                const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
+                              steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
+                    tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
+                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
+                    load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
+                }
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES;
+                    load_b(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES + SHAPE::A_BYTES,
+                           at(&rest->full[stage]));
+                }
+                step += (uint32_t)steps;
             }
         }
     }
@@ -5723,7 +5737,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     X(1, 128, 192, true, 3, false)                                                                                     \
     X(1, 64, 256, true, 4, false)                                                                                      \
     X(1, 64, 256, false, 2, false)                                                                                     \
-    FEW(1)                                                                                                             \
+    X(1, 64, 128, true, 2, false)                                                                                      \
     X(2, 128, 192, true, 3, false)                                                                                     \
     X(2, 64, 256, true, 4, false)                                                                                      \
     X(2, 64, 256, false, 2, false)                                                                                     \
@@ -5812,6 +5826,9 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int
     return n;
 }
 
+/* Forward, for few rows: loaded two steps at a time. */
+typedef tegroup_impl_sm90_shape<1, 64, 128, true, 2> tegroup_impl_sm90_few_rows;
+
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
@@ -5852,8 +5869,8 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                    : WGRAD_128X192;
     }
     if (average <= 64)
-        return tegroup_impl_sm90_few(p) && average <= 32 && k >= 4096
-                       && desc->expected_rows_max <= (forward ? 128 : 256)
+        return average <= 32
+                       && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
                    ? FEW_ROWS
                    : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
@@ -5946,11 +5963,14 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const uintptr_t address = listed   ? (uintptr_t)t->pointers & ~(uintptr_t)15
                               : !empty ? (uintptr_t)t->data
                                        : (uintptr_t)(ragged ? t->shape.snapshot : plan) & ~(uintptr_t)15;
-    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Of the weights of dgrad these are in the next box,
-     * under way as well: both boxes fetched them, and memory was read 5% slower. */
-    const CUtensorMapL2promotion promotion = plan->problem.op == TEGROUP_OP_DGRAD && operand == TEGROUP_IMPL_B
-                                                 ? CU_TENSOR_MAP_L2_PROMOTION_NONE
-                                                 : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+    /* L2 fetches 256 bytes at a time for rows whose next 128 are loaded soon. Where the box that has these is under way as well,
+     * as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
+    const int beside = operand == TEGROUP_IMPL_B
+                       && (plan->problem.op == TEGROUP_OP_DGRAD
+                           || (plan->tile_m == tegroup_impl_sm90_few_rows::TILE_M
+                               && plan->tile_n == tegroup_impl_sm90_few_rows::COLS));
+    const CUtensorMapL2promotion promotion =
+        beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
     /* In a thread whose first CUDA call this is, no context is current yet: the driver's functions do not see to that. */
     for (int32_t attempt = 0; attempt < 2 && code == CUDA_ERROR_INVALID_CONTEXT; attempt++) {

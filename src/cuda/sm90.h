@@ -80,13 +80,25 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             const tegroup_impl_sm90_item item = *take(number);
             give(number);
             if (item.group < 0) break;
-            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
-                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
-                               to = ring + stage * SHAPE::STAGE_BYTES;
-                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
-                load_a(item, k0, to, full);
-                load_b(item, k0, to + SHAPE::A_BYTES, full);
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
+                const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
+                              steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
+                    tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
+                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
+                    load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
+                }
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES;
+                    load_b(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES + SHAPE::A_BYTES,
+                           at(&rest->full[stage]));
+                }
+                step += (uint32_t)steps;
             }
         }
     }

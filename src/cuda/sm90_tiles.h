@@ -92,6 +92,8 @@ struct tegroup_impl_sm90_shape {
     static constexpr int STAGES = (TEGROUP_IMPL_SM90_SHARED - OTHER_BYTES) / STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + OTHER_BYTES;
     static_assert(STAGES >= 3, "a ring that hides the way from L2");
+    /* Steps loaded at a time. For few rows memory is read fastest when 256 bytes of a row are under way at once. */
+    static constexpr int AT_ONCE = STAGES >= 6 ? 2 : 1;
     static_assert(TILE_M <= 128 && COLS <= 256, "picked rows; lines of a box of TMA");
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
