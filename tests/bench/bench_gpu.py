@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Grouped products on a GPU: every backend of tegroup beside torch grouped_mm, cuBLASLt's grouped matmul called by hand, and
-one dense product of equal FLOPs.
+one dense product of equal FLOPs; at decode also a kernel that only reads the weights.
 
 Contestants take turns in random order inside this process; 256 MB are written before each turn, so that L2 is cold; CUDA events
 give the times. Before that each one's result is compared with torch.mm, group by group; a contestant that is refused or wrong is
@@ -283,7 +283,19 @@ class Tegroup:
         return run
 
 
-def contestants_of(problem, o, device, lt, tegroup, refused, rng):
+def read_call(o, helper, stream):
+    """The weights of groups with rows are read, and nothing else: what memory gives at this size, with the cold start of any kernel."""
+    each = o.p["N"] * o.p["K"] * 2
+    pieces = o.torch.tensor([o.b.data_ptr() + g * each for g in o.groups], dtype=o.torch.int64, device="cuda")
+
+    def run():
+        code = helper.host_read(c_void_p(pieces.data_ptr()), c_size_t(len(o.groups)), c_size_t(each), c_void_p(stream))
+        if code:
+            raise RuntimeError(f"CUDA error {code} of the kernel that reads")
+    return run
+
+
+def contestants_of(problem, o, device, lt, tegroup, helper, refused, rng):
     """Everyone who can run the problem and gets it right, by name; the others' reasons go into refused."""
     found, notes = {}, {}
 
@@ -331,6 +343,8 @@ def contestants_of(problem, o, device, lt, tegroup, refused, rng):
         enter(tables.TUNED, lambda: tegroup.call(o, tg.TEGROUP_BACKEND_CUBLASLT_GROUPED, tune=True))
     if problem["op"] in ("forward", "dgrad"):
         found[tables.DENSE] = dense_call(o)
+        if problem["kind"] == "decode":
+            found[tables.READ] = read_call(o, helper, device.raw)
     return found, notes
 
 
@@ -435,7 +449,7 @@ def run(options, known):
     while left and time.monotonic() - begin < options.seconds:
         problem = left.pop(0)
         o, refused = Operands(torch, problem), {}
-        contestants, notes = contestants_of(problem, o, device, lt, tegroup, refused, rng)
+        contestants, notes = contestants_of(problem, o, device, lt, tegroup, helper, refused, rng)
         us, clock, power = measure(device, contestants, options.rounds, rng)
         if tables.FIRST in us and tables.BEST not in us and tables.BEST not in refused:
             us[tables.BEST] = us[tables.FIRST]
