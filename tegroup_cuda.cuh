@@ -4521,7 +4521,7 @@ struct tegroup_impl_sm90_shape {
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
-                             USED = COUNT < SLABS ? COUNT : SLABS;
+                             USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
     /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
@@ -5742,7 +5742,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     X(2, 64, 256, true, 4, false)                                                                                      \
     X(2, 64, 256, false, 2, false)                                                                                     \
     FEW(2)                                                                                                             \
-    X(3, 128, 192, true, 3, false)                                                                                     \
+    X(3, 128, 192, true, 4, false)                                                                                     \
     X(3, 128, 128, true, 4, false)                                                                                     \
     X(3, 128, 192, true, 3, true)
 
@@ -5834,14 +5834,15 @@ typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
 /* Lines times columns of the tiles of a weight gradient of that many lines and columns. */
 static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
-    typedef tegroup_impl_sm90_shape<3, 128, 192, true, 3> shape;
+    typedef tegroup_impl_sm90_shape<3, 128, 192, true, 4> shape;
     return tegroup_impl_align(lines, shape::TILE_M)
            * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - shape::NARROW) * shape::narrow((int32_t)cols, 0));
 }
 
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths, and of being narrow all of them. */
+ * long sums, of being of two widths, and of being narrow all of them. Where the bytes of C bound a weight gradient of groups alike,
+ * columns that 192 do not divide cost more than larger tiles save. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
@@ -5851,7 +5852,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
     const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
                                                            (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.06 : 1.12) * (1 + 64.0 / (double)(k + 1))
+    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
                        * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
                  high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
                         * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
@@ -5860,9 +5861,9 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                  shared = (1 + 128.0 / (double)(k + 1))
                           * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
     if (p->op == TEGROUP_OP_WGRAD) {
-        const int64_t short_sums =
-            p->d == TEGROUP_DTYPE_F32 && (p->accumulate || p->c != TEGROUP_DTYPE_UNSET) ? 1024 : 128;
-        if (average <= short_sums) return WGRAD_128X128;
+        const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
+        if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
+            return WGRAD_128X128;
         return tegroup_impl_sm90_flips(p)
                        && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k)
                    ? WGRAD_192X128

@@ -98,7 +98,7 @@ struct tegroup_impl_sm90_shape {
     /* A tile of results of four bytes, or of two, goes through its slabs one after another, from the first on. */
     template <bool WIDE> struct results {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
-                             USED = COUNT < SLABS ? COUNT : SLABS;
+                             USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
     };
     /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
