@@ -5839,27 +5839,37 @@ static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
            * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - shape::NARROW) * shape::narrow((int32_t)cols, 0));
 }
 
+/* Where each block has few tiles, the time of those with most of them over that of an even share. */
+static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks) {
+    if (tiles < 1 || blocks < 1 || tiles >= 8 * blocks) return 1;
+    return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them. Where the bytes of C bound a weight gradient of groups alike,
  * columns that 192 do not divide cost more than larger tiles save. */
-static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
-                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1);
+                  groups = tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1), average = total / groups;
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
+    const int64_t lines_64 = groups * tegroup_impl_ceil_div(average, 64),
+                  lines_128 = groups * tegroup_impl_ceil_div(average, 128), cols_256 = tegroup_impl_ceil_div(n, 256),
+                  cols_192 = tegroup_impl_ceil_div(n, 192);
     const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
                                                            (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
-                       * (double)(tegroup_impl_align(average, 64) * tegroup_impl_align(n, 256)),
-                 high = (double)tegroup_impl_align(average, 128) * (double)(tegroup_impl_align(n, 192) - 64 * narrow)
+    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1)) * (double)(lines_64 * 64 * cols_256 * 256)
+                       * tegroup_impl_sm90_unevenness(lines_64 * cols_256, blocks),
+                 high = (double)(lines_128 * 128) * (double)(cols_192 * 192 - 64 * narrow)
                         * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
                            : narrow                                      ? 1 + (double)k / 600000
-                                                                         : 1),
-                 shared = (1 + 128.0 / (double)(k + 1))
-                          * (double)(tegroup_impl_align(average, 128) * tegroup_impl_align(n, 256));
+                                                                         : 1)
+                        * tegroup_impl_sm90_unevenness(lines_128 * cols_192, blocks),
+                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(lines_128 * 128 * cols_256 * 256)
+                          * tegroup_impl_sm90_unevenness(lines_128 * cols_256, blocks);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
         if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
@@ -5870,8 +5880,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                    : WGRAD_128X192;
     }
     if (average <= 64)
-        return average <= 32
-                       && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
+        return average <= 32 && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
                    ? FEW_ROWS
                    : TURNS_64X256;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
@@ -5892,8 +5901,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
-    const int32_t usual = tegroup_impl_sm90_usual(desc, p);
-    int32_t first = 0, count;
+    int32_t first = 0, count, usual;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
@@ -5913,6 +5921,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
     count = tegroup_impl_sm90_candidates(plan, &first);
     TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
+    usual = tegroup_impl_sm90_usual(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
     return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
 }
 
@@ -6364,12 +6374,25 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike. Each plan is made again when its turn comes:
- * all of them at once would be too much for a small stack. */
+/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher and Yates. */
+static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
+    for (int32_t i = count - 1; i > 0; i--) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        const int32_t j = (int32_t)((*state >> 33) % (uint64_t)(i + 1)), other = order[j];
+        order[j] = order[i];
+        order[i] = other;
+    }
+}
+
+/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
+ * always after one that spends little power would find the clock high. Each plan is made again when its turn comes: all of them
+ * at once would be too much for a small stack. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
+    int32_t order[TEGROUP_TUNE_CANDIDATES];
+    uint64_t state = 1;
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
     const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
@@ -6384,12 +6407,15 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     memset(&first, 0, sizeof first);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
+        order[i] = i;
         candidate = *plan;
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
-        for (int32_t i = 0; i < count; i++) {
+    for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
+        tegroup_impl_shuffle(order, count, &state);
+        for (int32_t turn = 0; turn < count; turn++) {
+            const int32_t i = order[turn];
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
@@ -6397,6 +6423,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
+    }
     for (int32_t i = 0; i < count; i++) {
         if (medians[i] < 0) continue;
         medians[i] = tegroup_impl_median(times[i], rounds);

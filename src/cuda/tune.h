@@ -101,12 +101,25 @@ static inline float tegroup_impl_median(float *times, int32_t count) {
     return times[count / 2];
 }
 
-/* Candidates take turns, so that a clock that changes meets all of them alike. Each plan is made again when its turn comes:
- * all of them at once would be too much for a small stack. */
+/* Another order of `count` numbers, by D. E. Knuth's linear congruential generator (MMIX) and the shuffle of Fisher and Yates. */
+static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t *state) {
+    for (int32_t i = count - 1; i > 0; i--) {
+        *state = *state * 6364136223846793005u + 1442695040888963407u;
+        const int32_t j = (int32_t)((*state >> 33) % (uint64_t)(i + 1)), other = order[j];
+        order[j] = order[i];
+        order[i] = other;
+    }
+}
+
+/* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
+ * always after one that spends little power would find the clock high. Each plan is made again when its turn comes: all of them
+ * at once would be too much for a small stack. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
+    int32_t order[TEGROUP_TUNE_CANDIDATES];
+    uint64_t state = 1;
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
     const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
@@ -121,12 +134,15 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     memset(&first, 0, sizeof first);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
+        order[i] = i;
         candidate = *plan;
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
-    for (int32_t round = -1; round < rounds; round++) /* the first to warm up */
-        for (int32_t i = 0; i < count; i++) {
+    for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
+        tegroup_impl_shuffle(order, count, &state);
+        for (int32_t turn = 0; turn < count; turn++) {
+            const int32_t i = order[turn];
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
@@ -134,6 +150,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
+    }
     for (int32_t i = 0; i < count; i++) {
         if (medians[i] < 0) continue;
         medians[i] = tegroup_impl_median(times[i], rounds);
