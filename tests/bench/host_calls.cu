@@ -58,7 +58,7 @@ extern "C" int host_empty(const int *bytes, int kernels, cudaStream_t stream, in
     });
 }
 
-/* `count` pieces of memory, of `each` 16 bytes. What they hold is of no consequence, but the compiler cannot know. */
+/* `count` pieces of memory, of `each` times 16 bytes. What they hold is of no consequence, but the compiler cannot know. */
 static __global__ void __launch_bounds__(512) read_kernel(const uint4 *const *pieces, size_t count, size_t each, uint32_t *never) {
     constexpr int UNDER_WAY = 8;
     const size_t step = (size_t)gridDim.x * blockDim.x, total = count * each;
