@@ -5841,7 +5841,7 @@ static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
 
 /* Where each block has few tiles, the time of those with most of them over that of an even share. */
 static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks) {
-    if (tiles < 1 || blocks < 1 || tiles >= 8 * blocks) return 1;
+    if (tiles < 1 || tiles >= 8 * blocks) return 1;
     return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
 }
 
