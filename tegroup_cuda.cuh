@@ -4374,6 +4374,8 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_F32(i)                                                                                    \
     TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12),               \
     TEGROUP_IMPL_F4(i + 16), TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_F16(i)                                                                                    \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12)
 #define TEGROUP_IMPL_TEN(t)                                                                                    \
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
 #define TEGROUP_IMPL_SIXTY                                                                                     \
@@ -4381,7 +4383,12 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
+#define TEGROUP_IMPL_THIRTY TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2)
+#define TEGROUP_IMPL_SUMS_32 TEGROUP_IMPL_THIRTY ", %30, %31"
+#define TEGROUP_IMPL_SUMS_48                                                                                   \
+    TEGROUP_IMPL_THIRTY ", " TEGROUP_IMPL_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_SUMS_80 TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7)
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
@@ -4406,17 +4413,27 @@ TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %13
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_OF(160, TEGROUP_IMPL_SUMS_80, "80", "81", "82", "83, %84",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F16(64))
 TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51, %52",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
+TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
 /* clang-format on */
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_32
+#undef TEGROUP_IMPL_SUMS_48
 #undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_80
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_NINETY
 #undef TEGROUP_IMPL_SIXTY
+#undef TEGROUP_IMPL_THIRTY
 #undef TEGROUP_IMPL_TEN
+#undef TEGROUP_IMPL_F16
 #undef TEGROUP_IMPL_F32
 #undef TEGROUP_IMPL_F4
 #endif
@@ -4449,6 +4466,8 @@ enum {
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
     TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
+    TEGROUP_IMPL_SM90_FIT = 32,          /* rows, of which a tile that fits has a multiple */
+    TEGROUP_IMPL_SM90_SMALLER = 4,       /* kinds of boxes besides an operand's usual ones */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
@@ -4466,9 +4485,9 @@ typedef struct tegroup_impl_sm90_call {
     /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
-    CUtensorMap short_a;  /* of a short tile's boxes */
-    uint64_t short_shift; /* its shift above A's */
+    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second widest on. */
+    CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
+    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -4477,23 +4496,28 @@ typedef struct tegroup_impl_sm90_item {
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
     int32_t cols;         /* of the tile, whether they are there or not */
+    int32_t rows;         /* a tile that fits: what there is of these */
     int32_t first_row[4]; /* of the group in ragged operands */
     uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
 /* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
- * its tiles are D's columns (of a weight gradient of two bytes that nothing is added to), whether it applies an activation of gates
- * and ups to what it gives. */
+ * its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies an activation of gates and ups to
+ * what it gives. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or some FITs fewer, but LEAST at the least.
+     * wgmma can have any multiple of 8 columns, where its lines are 64. */
+    static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
+    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT, LEAST = COLS - TEGROUP_IMPL_SM90_SMALLER * FIT;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
      * have blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 ? 128 : COLS, DEALT_K = 2048;
+    static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         if (!NARROWS) return 0;
@@ -4504,11 +4528,12 @@ struct tegroup_impl_sm90_shape {
     /* The operands that a tile's lines and its columns are of. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
-    static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
+    static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
     /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
     /* Whether lines (of m, n) rather than k are contiguous. */
-    static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
+    static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
+                          B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
@@ -4584,7 +4609,7 @@ struct tegroup_impl_sm90_deal {
 /* ---- finding tiles ---- */
 
 /* One warp walks the groups, 32 at a time, a lane a group. Tiles that all take as long go round the blocks in turn, in the order
- * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of two widths. */
+ * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of unlike widths. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
@@ -4593,8 +4618,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int32_t base;               /* the first of these */
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;                            /* of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow */
+    int32_t m;                            /* lines, of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
     bool deals;                           /* tiles, since they take unlike times */
     int owner;                            /* the lane whose tiles are dealt; -1: none yet */
     int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
@@ -4604,12 +4629,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
-        const int32_t n = (int32_t)(SHAPE::FLIPS ? desc.a.shape.cols : desc.d.shape.cols);
+        const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
+                      width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
-        tiles_n = (n + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                              : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
+        tiles_n = (n + width - 1) / width;
+        wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
+        deals = SHAPE::FITS                     ? true
+                : SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -4618,7 +4645,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return header ? (int32_t)header->rows_max : 0;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
-        return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
+        constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
+        return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
     }
     /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
     __device__ __forceinline__ bool idle(int32_t there) const {
@@ -4698,11 +4726,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return true;
     }
     /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 128 cycles: wgmma's time or, if that
-     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. */
+     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
+     * come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        return (int32_t)tegroup_impl_min(cols / 64 * (int64_t)tegroup_impl_max(steps, results) + 2, 1 << 28);
+        const int32_t columns = SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols;
+        return (int32_t)tegroup_impl_min(columns * (int64_t)tegroup_impl_max(steps, results) / 64 + 2, 1 << 28);
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
@@ -4711,18 +4741,43 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     }
     /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
     struct place {
-        int32_t line, column; /* of tiles */
+        int32_t line, column; /* of tiles; FITS: the column of D, and the one of the group's rows */
         int32_t cols;         /* that it has */
+        int32_t row;          /* FITS: its first one */
         int32_t alike;        /* the first tile after it that is of other costs, or another group's */
         __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
             const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
-                          within = local - stripe * walk.tiles_n, height = tegroup_impl_min(8, lines - stripe);
+                          within = local - stripe * walk.tiles_n, height = (int32_t)tegroup_impl_min(8, lines - stripe);
+            if (SHAPE::FITS) {
+                fit(walk, there, lines, stripe, height, within);
+                return;
+            }
             line = stripe + within % height;
             column = within / height;
             cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
             alike = walk.wide == walk.tiles_n
                         ? lines * walk.tiles_n
                         : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+        }
+        /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
+         * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
+         * are not far. */
+        __device__ __forceinline__ void fit(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t count,
+                                            int32_t stripe, int32_t height, int32_t within) {
+            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT, each = fits / count, more = fits - each * count,
+                          wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, height),
+                          part = wider % height == 0 ? 0 : within / (16 * height) * 16,
+                          lines =
+                              wider % height == 0 ? walk.tiles_n : (int32_t)tegroup_impl_min(16, walk.tiles_n - part),
+                          inside = within - part * height;
+            const bool narrower = inside >= wider * lines;
+            const int32_t number = narrower ? inside - wider * lines : inside,
+                          across = narrower ? height - wider : wider;
+            line = part + number / across;
+            column = stripe + (narrower ? wider : 0) + number % across;
+            row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
+            cols = (int32_t)tegroup_impl_max(SHAPE::LEAST, (each + !narrower) * SHAPE::FIT);
+            alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
         }
     };
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
@@ -4734,8 +4789,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         item->group = g;
         item->i0 = at.line * SHAPE::TILE_M;
         item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
-        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
+        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
+                                                SHAPE::TILE_M);
         item->cols = at.cols;
+        item->rows = 0;
+        if (SHAPE::FITS) {
+            item->j0 = at.row;
+            item->rows = (int32_t)tegroup_impl_min(there - at.row, at.cols);
+        }
         item->k = k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
@@ -4772,7 +4833,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 /* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
  * apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD;
+    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */
@@ -5164,10 +5225,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (is_short(item))
-            load_box(item, TEGROUP_IMPL_A, &call.short_a, call.short_shift, to, full, k0, item.i0, item.lines,
+            load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::OP != TEGROUP_OP_WGRAD)
-            load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -5188,26 +5249,36 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
-        return (narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD) {
-            const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
-            const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
+        if (SHAPE::
+                FITS) { /* in one box: several small ones take longer, and so does one that is larger than what there is */
+            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+            else
+                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, item.j0,
+                         item.rows, item.cols);
+        } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
+            const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
-            tegroup_impl_tma_load(to, map, full, k0, two ? item.j0 / 2 : item.j0, z, anywhere(TEGROUP_IMPL_B),
-                                  item.origin[TEGROUP_IMPL_B]);
+            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
             if (two)
-                tegroup_impl_tma_load(to + item.cols / 2 * 128, map, full, k0,
-                                      item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols, z,
-                                      anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
+                             item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
         } else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))
                     load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
+    }
+    /* Forward: a box of the group's weights, from `row` on. */
+    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
+                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
+        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
+                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
@@ -5242,14 +5313,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
-            const int32_t steps = (item->k + SHAPE::K - 1) / SHAPE::K;
             if (item->group < 0) break;
             /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, step, steps, &rounds);
-            else see_off(group, step, steps);
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds);
+            else see_off(group, step, steps_of(*item));
+            step += steps_of(*item); /* not held meanwhile: sums leave few registers */
             give(number);
-            step += steps;
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
@@ -5258,9 +5328,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
-        *step += (uint32_t)((item->k + SHAPE::K - 1) / SHAPE::K);
+        *step += steps_of(*item);
         give(*number);
         ++*number;
+    }
+    static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
+        return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
@@ -5268,13 +5341,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* First line of a warpgroup's part of a tile. */
     static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
 
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, int32_t steps,
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
                                          uint32_t *rounds) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
+        const uint32_t steps = steps_of(item);
         sums sum;
-        if (steps <= 0) nothing(group, adds, sum);
-        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
-        else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
+        if (steps == 0) nothing(group, adds, sum);
+        else if (SHAPE::FITS) add_up_fit<SHAPE::COLS>(group, item.cols, step, steps, sum);
+        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, steps, sum);
+        else add_up<SHAPE::NARROW>(group, step, steps, sum);
         if (SHAPE::ACTIVATES) {
             activate(group, item, rounds, sum);
             return;
@@ -5290,7 +5365,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
-    __device__ __forceinline__ void see_off(int group, uint32_t step, int32_t steps) const {
+    __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
 #pragma unroll 1
         for (const uint32_t end = step + steps; step < end; step++) {
             wait_full(step);
@@ -5324,6 +5399,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_wgmma_wait<0>();
         fence<COLS>(sum);
         release(first + steps - 1);
+    }
+    /* Of as many as there are, COLS or fewer. */
+    template <int COLS>
+    __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
+                                               sums &sum) const {
+        constexpr int FEWER = SHAPE::FITS && COLS > SHAPE::LEAST ? COLS - SHAPE::FIT : COLS;
+        if (COLS == FEWER || cols == COLS) add_up<COLS>(group, first, steps, sum);
+        else add_up_fit<FEWER>(group, cols, first, steps, sum);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <int COLS, bool FIRST>
@@ -5368,6 +5451,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         const int32_t col = number % results::ACROSS * results::COLS;
+        if (SHAPE::FITS) {
+            const int32_t rows = (int32_t)tegroup_impl_min(item.rows - col, TEGROUP_IMPL_SM90_LINES);
+            *x = i;
+            place_rows(item, operand, item.j0 + col, rows, y, z);
+            return v > 0 && rows > 0;
+        }
         if (SHAPE::FLIPS) { /* never ragged */
             *x = i;
             *y = item.j0 + col;
@@ -5375,9 +5464,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return v > 0 && col < item.cols;
         }
         *x = item.j0 + col;
-        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
-        *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
+        place_rows(item, operand, i, v, y, z);
         return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
+    }
+    /* A box of `rows` of the group, from `row` on. */
+    __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                               int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
+        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
+        *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
     }
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
@@ -5516,7 +5610,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (SHAPE::FLIPS)
                 tegroup_impl_sm90_copy<WIDE>(
                     &call.call, item.group, slab<WIDE>(group, number), col,
-                    (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols), line);
+                    SHAPE::FITS ? item.j0 + item.rows
+                                : (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols),
+                    line);
             else
                 tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
                                              item.i0 + item.lines, col);
@@ -5731,16 +5827,18 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 /* ==== [23] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
- * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, one that is not for every problem last. FEW(op)
- * is PORTABLE's kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+ * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, the first for every problem. FEW(op) is PORTABLE's
+ * kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
     X(1, 128, 192, true, 3, false)                                                                                     \
     X(1, 64, 256, true, 4, false)                                                                                      \
     X(1, 64, 256, false, 2, false)                                                                                     \
+    X(1, 128, 192, true, 3, true)                                                                                      \
     X(1, 64, 128, true, 2, false)                                                                                      \
     X(2, 128, 192, true, 3, false)                                                                                     \
     X(2, 64, 256, true, 4, false)                                                                                      \
     X(2, 64, 256, false, 2, false)                                                                                     \
+    X(2, 128, 192, true, 3, true)                                                                                      \
     FEW(2)                                                                                                             \
     X(3, 128, 192, true, 4, false)                                                                                     \
     X(3, 128, 128, true, 4, false)                                                                                     \
@@ -5799,8 +5897,8 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* Which problems FEW can run, and the kernel that flips. Neither picks rows by index; what flips are results of two bytes that
- * nothing is added to. */
+/* Which problems FEW can run, and kernels that flip. Neither picks rows by index; what flips are results of two bytes that nothing
+ * is added to. */
 static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #if defined(TEGROUP_NO_PORTABLE)
     (void)p;
@@ -5810,24 +5908,33 @@ static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #endif
 }
 static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
-    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate && !p->gathered[TEGROUP_IMPL_A]
-           && !p->gathered[TEGROUP_IMPL_B];
+    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && p->bias == TEGROUP_DTYPE_UNSET && !p->accumulate
+           && !p->gathered[TEGROUP_IMPL_A] && !p->gathered[TEGROUP_IMPL_B];
 }
 
-/* The first row of this plan's operation, and how many there are for it. */
-static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int32_t *first) {
-    int32_t count, i, n = 0;
+/* Row i of those that can run this plan's problem; -1: there are no more than i. */
+static inline int32_t tegroup_impl_sm90_candidate(const tegroup_plan *plan, int32_t i) {
+    const tegroup_problem *p = &plan->problem;
+    int32_t count, row;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
-    for (i = count - 1; i >= 0; i--)
-        if (rows[i].op == (int32_t)plan->problem.op)
-            *first = i, n += rows[i].shared_bytes == 0 ? tegroup_impl_sm90_few(&plan->problem)
-                             : rows[i].flips           ? tegroup_impl_sm90_flips(&plan->problem)
-                                                       : 1;
-    return n;
+    for (row = 0; row < count; row++)
+        if (rows[row].op == (int32_t)p->op
+            && (rows[row].shared_bytes == 0 ? tegroup_impl_sm90_few(p) : !rows[row].flips || tegroup_impl_sm90_flips(p))
+            && i-- == 0)
+            return row;
+    return -1;
+}
+static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
+    int32_t count = 0;
+    while (tegroup_impl_sm90_candidate(plan, count) >= 0) count++;
+    return count;
 }
 
 /* Forward, for few rows: loaded two steps at a time. */
 typedef tegroup_impl_sm90_shape<1, 64, 128, true, 2> tegroup_impl_sm90_few_rows;
+
+/* Forward, for groups of unlike sizes. */
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_fitting;
 
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
@@ -5845,31 +5952,46 @@ static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks)
     return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
 }
 
+/* What tiles of `rows` rows and `cols` columns work on, of groups that have `average` rows, or where they are not alike as many in the
+ * mean: these leave half a tile empty. tiles: how many columns of them there are. */
+static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, int alike, int64_t rows, int64_t cols,
+                                              int64_t tiles, int64_t blocks) {
+    return (double)(groups * (alike ? tegroup_impl_align(average, rows) : average + rows / 2)) * (double)cols
+           * tegroup_impl_sm90_unevenness(groups * tegroup_impl_ceil_div(average, rows) * tiles, blocks);
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths, and of being narrow all of them. Where the bytes of C bound a weight gradient of groups alike,
- * columns that 192 do not divide cost more than larger tiles save. */
+ * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, and at
+ * very long sums. Where the bytes of C bound a weight gradient of groups alike, columns that 192 do not divide cost more than larger
+ * tiles save. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
+    typedef tegroup_impl_sm90_turns turns;
+    typedef tegroup_impl_sm90_fitting fitting;
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   groups = tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1), average = total / groups;
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const int64_t lines_64 = groups * tegroup_impl_ceil_div(average, 64),
-                  lines_128 = groups * tegroup_impl_ceil_div(average, 128), cols_256 = tegroup_impl_ceil_div(n, 256),
-                  cols_192 = tegroup_impl_ceil_div(n, 192);
-    const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
-                                                           (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1)) * (double)(lines_64 * 64 * cols_256 * 256)
-                       * tegroup_impl_sm90_unevenness(lines_64 * cols_256, blocks),
-                 high = (double)(lines_128 * 128) * (double)(cols_192 * 192 - 64 * narrow)
-                        * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
-                           : narrow                                      ? 1 + (double)k / 600000
-                                                                         : 1)
-                        * tegroup_impl_sm90_unevenness(lines_128 * cols_192, blocks),
-                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(lines_128 * 128 * cols_256 * 256)
-                          * tegroup_impl_sm90_unevenness(lines_128 * cols_256, blocks);
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, cols_128 = tegroup_impl_ceil_div(n, 128),
+                  cols_192 = tegroup_impl_ceil_div(n, 192), cols_256 = tegroup_impl_ceil_div(n, 256),
+                  narrow =
+                      turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX)),
+                  fits = tegroup_impl_ceil_div(average, fitting::FIT),
+                  tiles = tegroup_impl_max(1, tegroup_impl_ceil_div(average, fitting::COLS));
+    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
+                       * tegroup_impl_sm90_worked(groups, average, alike, 64, cols_256 * 256, cols_256, blocks),
+                 high = (narrow * turns::NARROW >= n ? 1.15
+                         : narrow                    ? 1 + (double)k / 600000
+                                                     : 1)
+                        * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_192 * 192 - 64 * narrow, cols_192,
+                                                   blocks),
+                 shared = (1 + 128.0 / (double)(k + 1))
+                          * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_256 * 256, cols_256, blocks),
+                 fit = (1 + (double)k / 1000000 + (alike ? 0.02 : 32.0 / (double)(average + 1))
+                        + (alike && fits % tiles != 0 ? 0.2 / (double)tiles : 0))
+                       * tegroup_impl_sm90_worked(groups, average, alike, fitting::FIT, cols_128 * 128, 0, blocks)
+                       * tegroup_impl_sm90_unevenness(groups * tiles * cols_128, blocks);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
         if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
@@ -5883,6 +6005,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
         return average <= 32 && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
                    ? FEW_ROWS
                    : TURNS_64X256;
+    if (tegroup_impl_sm90_flips(p) && fit < high && fit < shared && (!alike || fit < low)) return FITTING_192X128;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
@@ -5901,7 +6024,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
-    int32_t first = 0, count, usual;
+    int32_t first, usual;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
@@ -5919,11 +6042,11 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    count = tegroup_impl_sm90_candidates(plan, &first);
-    TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
+    first = tegroup_impl_sm90_candidate(plan, 0);
+    TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
     usual = tegroup_impl_sm90_usual(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
-    return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
+    return tegroup_impl_sm90_choose(plan, first + usual, error);
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
@@ -6006,6 +6129,16 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
+/* Of smaller boxes of an operand that has its map. */
+static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                           tegroup_impl_operand operand, int32_t box_rows, int32_t i,
+                                                           tegroup_impl_sm90_call *call, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, t, operand, 64, box_rows, &call->smaller[i], &call->further[i], error));
+    call->further[i] -= call->shift[operand];
+    return TEGROUP_OK;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
@@ -6079,7 +6212,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
+              fits = !epilogue && !wgrad && tile_m == tegroup_impl_sm90_fitting::COLS;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
     void *arguments[1];
@@ -6109,11 +6243,12 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && tile_m == lines) { /* tiles of the shape that has SHORT ones */
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
-                                                  &call.short_a, &call.short_shift, error));
-        call.short_shift -= call.shift[TEGROUP_IMPL_A];
-    }
+    if (!call.gathers_a && !wgrad && tile_m == lines) /* tiles of the shape that has SHORT ones */
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
+    for (int32_t i = 0; fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+                                                       tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call, error));
     if (!call.gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines
@@ -6122,10 +6257,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                &call, error));
     if (forward && tile_n == tegroup_impl_sm90_turns::COLS
         && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                     halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW,
-                                     &call.narrow_b, &call.shift[TEGROUP_IMPL_B], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
+            plan, &desc->b, TEGROUP_IMPL_B,
+            halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW, 0, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
@@ -6281,8 +6415,7 @@ static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
     if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    int32_t first;
-    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan, &first);
+    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan);
 #endif
     return (int32_t)tegroup_impl_clamp(count, 1, TEGROUP_TUNE_CANDIDATES);
 }
@@ -6297,9 +6430,8 @@ static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    int32_t first = 0;
-    if (plan->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_candidates(plan, &first) > i)
-        return tegroup_impl_sm90_choose(plan, first + i, error);
+    const int32_t row = plan->backend == TEGROUP_BACKEND_SM90 ? tegroup_impl_sm90_candidate(plan, i) : -1;
+    if (row >= 0) return tegroup_impl_sm90_choose(plan, row, error);
 #endif
     return TEGROUP_OK;
 }

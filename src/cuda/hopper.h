@@ -136,6 +136,8 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
 #define TEGROUP_IMPL_F32(i)                                                                                    \
     TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12),               \
     TEGROUP_IMPL_F4(i + 16), TEGROUP_IMPL_F4(i + 20), TEGROUP_IMPL_F4(i + 24), TEGROUP_IMPL_F4(i + 28)
+#define TEGROUP_IMPL_F16(i)                                                                                    \
+    TEGROUP_IMPL_F4(i), TEGROUP_IMPL_F4(i + 4), TEGROUP_IMPL_F4(i + 8), TEGROUP_IMPL_F4(i + 12)
 #define TEGROUP_IMPL_TEN(t)                                                                                    \
     "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
 #define TEGROUP_IMPL_SIXTY                                                                                     \
@@ -143,7 +145,12 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_wgmma
     TEGROUP_IMPL_TEN(3) ", " TEGROUP_IMPL_TEN(4) ", " TEGROUP_IMPL_TEN(5)
 #define TEGROUP_IMPL_NINETY                                                                                    \
     TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7) ", " TEGROUP_IMPL_TEN(8)
+#define TEGROUP_IMPL_THIRTY TEGROUP_IMPL_TEN() ", " TEGROUP_IMPL_TEN(1) ", " TEGROUP_IMPL_TEN(2)
+#define TEGROUP_IMPL_SUMS_32 TEGROUP_IMPL_THIRTY ", %30, %31"
+#define TEGROUP_IMPL_SUMS_48                                                                                   \
+    TEGROUP_IMPL_THIRTY ", " TEGROUP_IMPL_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define TEGROUP_IMPL_SUMS_64 TEGROUP_IMPL_SIXTY ", %60, %61, %62, %63"
+#define TEGROUP_IMPL_SUMS_80 TEGROUP_IMPL_SIXTY ", " TEGROUP_IMPL_TEN(6) ", " TEGROUP_IMPL_TEN(7)
 #define TEGROUP_IMPL_SUMS_96 TEGROUP_IMPL_NINETY ", %90, %91, %92, %93, %94, %95"
 #define TEGROUP_IMPL_SUMS_128                                                                                  \
     TEGROUP_IMPL_NINETY ", " TEGROUP_IMPL_TEN(9) ", " TEGROUP_IMPL_TEN(10) ", " TEGROUP_IMPL_TEN(11)           \
@@ -168,17 +175,27 @@ TEGROUP_IMPL_WGMMA_OF(256, TEGROUP_IMPL_SUMS_128, "128", "129", "130", "131, %13
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64), TEGROUP_IMPL_F32(96))
 TEGROUP_IMPL_WGMMA_OF(192, TEGROUP_IMPL_SUMS_96, "96", "97", "98", "99, %100",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F32(64))
+TEGROUP_IMPL_WGMMA_OF(160, TEGROUP_IMPL_SUMS_80, "80", "81", "82", "83, %84",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32), TEGROUP_IMPL_F16(64))
 TEGROUP_IMPL_WGMMA_OF(128, TEGROUP_IMPL_SUMS_64, "64", "65", "66", "67, %68",
                       TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F32(32))
+TEGROUP_IMPL_WGMMA_OF(96, TEGROUP_IMPL_SUMS_48, "48", "49", "50", "51, %52",
+                      TEGROUP_IMPL_F32(0), TEGROUP_IMPL_F16(32))
+TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEGROUP_IMPL_F32(0))
 /* clang-format on */
 #undef TEGROUP_IMPL_WGMMA_OF
 #undef TEGROUP_IMPL_WGMMA
+#undef TEGROUP_IMPL_SUMS_32
+#undef TEGROUP_IMPL_SUMS_48
 #undef TEGROUP_IMPL_SUMS_64
+#undef TEGROUP_IMPL_SUMS_80
 #undef TEGROUP_IMPL_SUMS_96
 #undef TEGROUP_IMPL_SUMS_128
 #undef TEGROUP_IMPL_NINETY
 #undef TEGROUP_IMPL_SIXTY
+#undef TEGROUP_IMPL_THIRTY
 #undef TEGROUP_IMPL_TEN
+#undef TEGROUP_IMPL_F16
 #undef TEGROUP_IMPL_F32
 #undef TEGROUP_IMPL_F4
 #endif

@@ -196,10 +196,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
         if (is_short(item))
-            load_box(item, TEGROUP_IMPL_A, &call.short_a, call.short_shift, to, full, k0, item.i0, item.lines,
+            load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
                      SHAPE::SHORT);
-        else if (SHAPE::OP != TEGROUP_OP_WGRAD)
-            load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
         else
 #pragma unroll
             for (int i = 0; i < SHAPE::TILE_M; i += 64)
@@ -220,26 +220,36 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
     }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
-        return (narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::OP == TEGROUP_OP_FORWARD) {
-            const CUtensorMap *map = narrow(item) ? &call.narrow_b : &call.map[TEGROUP_IMPL_B];
-            const int32_t z = call.listed[TEGROUP_IMPL_B] ? 0 : item.group;
+        if (SHAPE::
+                FITS) { /* in one box: several small ones take longer, and so does one that is larger than what there is */
+            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+            else
+                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, item.j0,
+                         item.rows, item.cols);
+        } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
+            const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
             const bool two = halves();
-            tegroup_impl_tma_load(to, map, full, k0, two ? item.j0 / 2 : item.j0, z, anywhere(TEGROUP_IMPL_B),
-                                  item.origin[TEGROUP_IMPL_B]);
+            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
             if (two)
-                tegroup_impl_tma_load(to + item.cols / 2 * 128, map, full, k0,
-                                      item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols, z,
-                                      anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
+                             item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
         } else
 #pragma unroll
             for (int j = 0; j < SHAPE::COLS; j += 64)
                 if (j < SHAPE::NARROW || !narrow(item))
                     load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
                               TEGROUP_IMPL_SM90_LINES);
+    }
+    /* Forward: a box of the group's weights, from `row` on. */
+    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
+                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
+        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
+                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
     }
     /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
     __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
@@ -274,14 +284,13 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         if (SHAPE::TURNS && group == 1) pass(&number, &step);
         for (;;) {
             const tegroup_impl_sm90_item *item = take(number);
-            const int32_t steps = (item->k + SHAPE::K - 1) / SHAPE::K;
             if (item->group < 0) break;
             /* A wait for a stage is good only while no phase can be missed: the other's are over first. */
             if (SHAPE::TURNS) tegroup_impl_barrier_wait(at(&rest->turn[group]), (number / 2 & 1) ^ (group == 0));
-            if (item->lines > line_of(group)) work(group, *item, step, steps, &rounds);
-            else see_off(group, step, steps);
+            if (item->lines > line_of(group)) work(group, *item, step, &rounds);
+            else see_off(group, step, steps_of(*item));
+            step += steps_of(*item); /* not held meanwhile: sums leave few registers */
             give(number);
-            step += steps;
             number++;
             if (SHAPE::TURNS) pass(&number, &step);
         }
@@ -290,9 +299,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void pass(int32_t *number, uint32_t *step) const {
         const tegroup_impl_sm90_item *item = take(*number);
         if (item->group < 0) return;
-        *step += (uint32_t)((item->k + SHAPE::K - 1) / SHAPE::K);
+        *step += steps_of(*item);
         give(*number);
         ++*number;
+    }
+    static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
+        return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
@@ -300,13 +312,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     /* First line of a warpgroup's part of a tile. */
     static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
 
-    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step, int32_t steps,
+    __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
                                          uint32_t *rounds) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
+        const uint32_t steps = steps_of(item);
         sums sum;
-        if (steps <= 0) nothing(group, adds, sum);
-        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, (uint32_t)steps, sum);
-        else add_up<SHAPE::NARROW>(group, step, (uint32_t)steps, sum);
+        if (steps == 0) nothing(group, adds, sum);
+        else if (SHAPE::FITS) add_up_fit<SHAPE::COLS>(group, item.cols, step, steps, sum);
+        else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, steps, sum);
+        else add_up<SHAPE::NARROW>(group, step, steps, sum);
         if (SHAPE::ACTIVATES) {
             activate(group, item, rounds, sum);
             return;
@@ -322,7 +336,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
-    __device__ __forceinline__ void see_off(int group, uint32_t step, int32_t steps) const {
+    __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
 #pragma unroll 1
         for (const uint32_t end = step + steps; step < end; step++) {
             wait_full(step);
@@ -356,6 +370,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_wgmma_wait<0>();
         fence<COLS>(sum);
         release(first + steps - 1);
+    }
+    /* Of as many as there are, COLS or fewer. */
+    template <int COLS>
+    __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
+                                               sums &sum) const {
+        constexpr int FEWER = SHAPE::FITS && COLS > SHAPE::LEAST ? COLS - SHAPE::FIT : COLS;
+        if (COLS == FEWER || cols == COLS) add_up<COLS>(group, first, steps, sum);
+        else add_up_fit<FEWER>(group, cols, first, steps, sum);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <int COLS, bool FIRST>
@@ -400,6 +422,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const int line = line_of(group) + number / results::ACROSS * 64;
         const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
         const int32_t col = number % results::ACROSS * results::COLS;
+        if (SHAPE::FITS) {
+            const int32_t rows = (int32_t)tegroup_impl_min(item.rows - col, TEGROUP_IMPL_SM90_LINES);
+            *x = i;
+            place_rows(item, operand, item.j0 + col, rows, y, z);
+            return v > 0 && rows > 0;
+        }
         if (SHAPE::FLIPS) { /* never ragged */
             *x = i;
             *y = item.j0 + col;
@@ -407,9 +435,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             return v > 0 && col < item.cols;
         }
         *x = item.j0 + col;
-        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - v : i;
-        *z = call.ragged[operand] ? item.first_row[operand] + i + v : call.listed[operand] ? 0 : item.group;
+        place_rows(item, operand, i, v, y, z);
         return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
+    }
+    /* A box of `rows` of the group, from `row` on. */
+    __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                               int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
+        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
+        *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
     }
     /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
     template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
@@ -548,7 +581,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             if (SHAPE::FLIPS)
                 tegroup_impl_sm90_copy<WIDE>(
                     &call.call, item.group, slab<WIDE>(group, number), col,
-                    (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols), line);
+                    SHAPE::FITS ? item.j0 + item.rows
+                                : (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols),
+                    line);
             else
                 tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
                                              item.i0 + item.lines, col);

@@ -1,16 +1,18 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
- * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, one that is not for every problem last. FEW(op)
- * is PORTABLE's kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
+ * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, the first for every problem. FEW(op) is PORTABLE's
+ * kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
     X(1, 128, 192, true, 3, false)                                                                                     \
     X(1, 64, 256, true, 4, false)                                                                                      \
     X(1, 64, 256, false, 2, false)                                                                                     \
+    X(1, 128, 192, true, 3, true)                                                                                      \
     X(1, 64, 128, true, 2, false)                                                                                      \
     X(2, 128, 192, true, 3, false)                                                                                     \
     X(2, 64, 256, true, 4, false)                                                                                      \
     X(2, 64, 256, false, 2, false)                                                                                     \
+    X(2, 128, 192, true, 3, true)                                                                                      \
     FEW(2)                                                                                                             \
     X(3, 128, 192, true, 4, false)                                                                                     \
     X(3, 128, 128, true, 4, false)                                                                                     \
@@ -69,8 +71,8 @@ static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_
         "plan", "the kernel's attributes must be readable", error);
 }
 
-/* Which problems FEW can run, and the kernel that flips. Neither picks rows by index; what flips are results of two bytes that
- * nothing is added to. */
+/* Which problems FEW can run, and kernels that flip. Neither picks rows by index; what flips are results of two bytes that nothing
+ * is added to. */
 static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #if defined(TEGROUP_NO_PORTABLE)
     (void)p;
@@ -80,24 +82,33 @@ static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #endif
 }
 static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
-    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate && !p->gathered[TEGROUP_IMPL_A]
-           && !p->gathered[TEGROUP_IMPL_B];
+    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && p->bias == TEGROUP_DTYPE_UNSET && !p->accumulate
+           && !p->gathered[TEGROUP_IMPL_A] && !p->gathered[TEGROUP_IMPL_B];
 }
 
-/* The first row of this plan's operation, and how many there are for it. */
-static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan, int32_t *first) {
-    int32_t count, i, n = 0;
+/* Row i of those that can run this plan's problem; -1: there are no more than i. */
+static inline int32_t tegroup_impl_sm90_candidate(const tegroup_plan *plan, int32_t i) {
+    const tegroup_problem *p = &plan->problem;
+    int32_t count, row;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
-    for (i = count - 1; i >= 0; i--)
-        if (rows[i].op == (int32_t)plan->problem.op)
-            *first = i, n += rows[i].shared_bytes == 0 ? tegroup_impl_sm90_few(&plan->problem)
-                             : rows[i].flips           ? tegroup_impl_sm90_flips(&plan->problem)
-                                                       : 1;
-    return n;
+    for (row = 0; row < count; row++)
+        if (rows[row].op == (int32_t)p->op
+            && (rows[row].shared_bytes == 0 ? tegroup_impl_sm90_few(p) : !rows[row].flips || tegroup_impl_sm90_flips(p))
+            && i-- == 0)
+            return row;
+    return -1;
+}
+static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
+    int32_t count = 0;
+    while (tegroup_impl_sm90_candidate(plan, count) >= 0) count++;
+    return count;
 }
 
 /* Forward, for few rows: loaded two steps at a time. */
 typedef tegroup_impl_sm90_shape<1, 64, 128, true, 2> tegroup_impl_sm90_few_rows;
+
+/* Forward, for groups of unlike sizes. */
+typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_fitting;
 
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
@@ -115,31 +126,46 @@ static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks)
     return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
 }
 
+/* What tiles of `rows` rows and `cols` columns work on, of groups that have `average` rows, or where they are not alike as many in the
+ * mean: these leave half a tile empty. tiles: how many columns of them there are. */
+static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, int alike, int64_t rows, int64_t cols,
+                                              int64_t tiles, int64_t blocks) {
+    return (double)(groups * (alike ? tegroup_impl_align(average, rows) : average + rows / 2)) * (double)cols
+           * tegroup_impl_sm90_unevenness(groups * tegroup_impl_ceil_div(average, rows) * tiles, blocks);
+}
+
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths, and of being narrow all of them. Where the bytes of C bound a weight gradient of groups alike,
- * columns that 192 do not divide cost more than larger tiles save. */
+ * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, and at
+ * very long sums. Where the bytes of C bound a weight gradient of groups alike, columns that 192 do not divide cost more than larger
+ * tiles save. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FEW_ROWS };
+    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
+    typedef tegroup_impl_sm90_turns turns;
+    typedef tegroup_impl_sm90_fitting fitting;
     const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
                   groups = tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1), average = total / groups;
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n;
-    const int64_t lines_64 = groups * tegroup_impl_ceil_div(average, 64),
-                  lines_128 = groups * tegroup_impl_ceil_div(average, 128), cols_256 = tegroup_impl_ceil_div(n, 256),
-                  cols_192 = tegroup_impl_ceil_div(n, 192);
-    const int32_t narrow = tegroup_impl_sm90_turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX),
-                                                           (int32_t)tegroup_impl_min(k, INT32_MAX));
-    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1)) * (double)(lines_64 * 64 * cols_256 * 256)
-                       * tegroup_impl_sm90_unevenness(lines_64 * cols_256, blocks),
-                 high = (double)(lines_128 * 128) * (double)(cols_192 * 192 - 64 * narrow)
-                        * (narrow * tegroup_impl_sm90_turns::NARROW >= n ? 1.15
-                           : narrow                                      ? 1 + (double)k / 600000
-                                                                         : 1)
-                        * tegroup_impl_sm90_unevenness(lines_128 * cols_192, blocks),
-                 shared = (1 + 128.0 / (double)(k + 1)) * (double)(lines_128 * 128 * cols_256 * 256)
-                          * tegroup_impl_sm90_unevenness(lines_128 * cols_256, blocks);
+    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, cols_128 = tegroup_impl_ceil_div(n, 128),
+                  cols_192 = tegroup_impl_ceil_div(n, 192), cols_256 = tegroup_impl_ceil_div(n, 256),
+                  narrow =
+                      turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX)),
+                  fits = tegroup_impl_ceil_div(average, fitting::FIT),
+                  tiles = tegroup_impl_max(1, tegroup_impl_ceil_div(average, fitting::COLS));
+    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
+                       * tegroup_impl_sm90_worked(groups, average, alike, 64, cols_256 * 256, cols_256, blocks),
+                 high = (narrow * turns::NARROW >= n ? 1.15
+                         : narrow                    ? 1 + (double)k / 600000
+                                                     : 1)
+                        * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_192 * 192 - 64 * narrow, cols_192,
+                                                   blocks),
+                 shared = (1 + 128.0 / (double)(k + 1))
+                          * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_256 * 256, cols_256, blocks),
+                 fit = (1 + (double)k / 1000000 + (alike ? 0.02 : 32.0 / (double)(average + 1))
+                        + (alike && fits % tiles != 0 ? 0.2 / (double)tiles : 0))
+                       * tegroup_impl_sm90_worked(groups, average, alike, fitting::FIT, cols_128 * 128, 0, blocks)
+                       * tegroup_impl_sm90_unevenness(groups * tiles * cols_128, blocks);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
         if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
@@ -153,6 +179,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
         return average <= 32 && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
                    ? FEW_ROWS
                    : TURNS_64X256;
+    if (tegroup_impl_sm90_flips(p) && fit < high && fit < shared && (!alike || fit < low)) return FITTING_192X128;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
@@ -171,7 +198,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
-    int32_t first = 0, count, usual;
+    int32_t first, usual;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
@@ -189,11 +216,11 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    count = tegroup_impl_sm90_candidates(plan, &first);
-    TEGROUP_IMPL_RULE(count > 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
+    first = tegroup_impl_sm90_candidate(plan, 0);
+    TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
     usual = tegroup_impl_sm90_usual(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
-    return tegroup_impl_sm90_choose(plan, first + (usual < count ? usual : 0), error);
+    return tegroup_impl_sm90_choose(plan, first + usual, error);
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
@@ -276,6 +303,16 @@ static inline tegroup_status tegroup_impl_sm90_map(const tegroup_plan *plan, con
                                     error);
 }
 
+/* Of smaller boxes of an operand that has its map. */
+static inline tegroup_status tegroup_impl_sm90_map_smaller(const tegroup_plan *plan, const tegroup_tensor *t,
+                                                           tegroup_impl_operand operand, int32_t box_rows, int32_t i,
+                                                           tegroup_impl_sm90_call *call, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_sm90_encode(plan, t, operand, 64, box_rows, &call->smaller[i], &call->further[i], error));
+    call->further[i] -= call->shift[operand];
+    return TEGROUP_OK;
+}
+
 #if TEGROUP_IMPL_FUSED_KERNELS
 template <int OP> struct tegroup_impl_sm90_fused {
     typedef tegroup_impl_sm90_shape<OP, 128, 192, true, 3, false, true> shape;
@@ -349,7 +386,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
     const int halves = epilogue && !epilogue->activation.interleaved;
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
+              fits = !epilogue && !wgrad && tile_m == tegroup_impl_sm90_fitting::COLS;
     const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
     void *arguments[1];
@@ -379,11 +417,12 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && tile_m == lines) { /* tiles of the shape that has SHORT ones */
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_encode(plan, &desc->a, TEGROUP_IMPL_A, 64, TEGROUP_IMPL_SM90_SHORT,
-                                                  &call.short_a, &call.short_shift, error));
-        call.short_shift -= call.shift[TEGROUP_IMPL_A];
-    }
+    if (!call.gathers_a && !wgrad && tile_m == lines) /* tiles of the shape that has SHORT ones */
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
+    for (int32_t i = 0; fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+                                                       tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call, error));
     if (!call.gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines
@@ -392,10 +431,9 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                &call, error));
     if (forward && tile_n == tegroup_impl_sm90_turns::COLS
         && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_encode(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                     halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW,
-                                     &call.narrow_b, &call.shift[TEGROUP_IMPL_B], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
+            plan, &desc->b, TEGROUP_IMPL_B,
+            halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW, 0, &call, error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));

@@ -6,7 +6,7 @@
 /* beta * C + scale * bias, for the elements of one thread: of each eight columns two neighbours, in two lines that are eight
  * apart. */
 template <typename SHAPE> struct tegroup_impl_sm90_terms {
-    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD;
+    static constexpr bool BIAS = SHAPE::OP == TEGROUP_OP_FORWARD && !SHAPE::FLIPS;
     static constexpr int EIGHTS = SHAPE::COLS / 8;
     float alpha, beta;
     float by[SHAPE::PARTS][2];       /* scale of the bias, of this thread's lines */

@@ -26,6 +26,8 @@ enum {
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
     TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
+    TEGROUP_IMPL_SM90_FIT = 32,          /* rows, of which a tile that fits has a multiple */
+    TEGROUP_IMPL_SM90_SMALLER = 4,       /* kinds of boxes besides an operand's usual ones */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
@@ -43,9 +45,9 @@ typedef struct tegroup_impl_sm90_call {
     /* Of activation.output. Of D's ups where these are its second half, map[D] having the first; in a gradient D is that of gates and
      * ups, and these are in C and c_ups. */
     CUtensorMap activated, ups, c_ups;
-    CUtensorMap narrow_b; /* forward, of a narrow tile's boxes */
-    CUtensorMap short_a;  /* of a short tile's boxes */
-    uint64_t short_shift; /* its shift above A's */
+    /* Smaller boxes: of B, forward, of narrow tiles; of A, of short tiles; of A, of tiles that fit, from the second widest on. */
+    CUtensorMap smaller[TEGROUP_IMPL_SM90_SMALLER];
+    uint64_t further[TEGROUP_IMPL_SM90_SMALLER]; /* their shifts above the operand's */
 } tegroup_impl_sm90_call;
 
 /* A tile to work on. */
@@ -54,23 +56,28 @@ typedef struct tegroup_impl_sm90_item {
     int32_t i0, j0;       /* first line and column, within the group */
     int32_t lines, k;     /* what there is of them */
     int32_t cols;         /* of the tile, whether they are there or not */
+    int32_t rows;         /* a tile that fits: what there is of these */
     int32_t first_row[4]; /* of the group in ragged operands */
     uint64_t origin[4];   /* of the group's boxes, from the map's address, modulo 2^64 */
     float alpha, beta;    /* beta: 0 also where there is no C */
 } tegroup_impl_sm90_item;
 
 /* A kernel: operation, lines of a warpgroup, columns of a tile, whether the warpgroups take turns, slabs of each, whether lines of
- * its tiles are D's columns (of a weight gradient of two bytes that nothing is added to), whether it applies an activation of gates
- * and ups to what it gives. */
+ * its tiles are D's columns (of results of two bytes that nothing is added to), whether it applies an activation of gates and ups to
+ * what it gives. */
 template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ = false, bool ACTIVATES_ = false>
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or some FITs fewer, but LEAST at the least.
+     * wgmma can have any multiple of 8 columns, where its lines are 64. */
+    static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
+    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT, LEAST = COLS - TEGROUP_IMPL_SM90_SMALLER * FIT;
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
      * have blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 ? 128 : COLS, DEALT_K = 2048;
+    static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         if (!NARROWS) return 0;
@@ -81,11 +88,12 @@ struct tegroup_impl_sm90_shape {
     /* The operands that a tile's lines and its columns are of. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
                                           SECOND = FLIPS ? TEGROUP_IMPL_A : TEGROUP_IMPL_B;
-    static_assert(!FLIPS || (OP == TEGROUP_OP_WGRAD && TURNS && !ACTIVATES), "both operands are alike");
+    static_assert(!FLIPS || (TURNS && !ACTIVATES), "results are turned by the warpgroup that has them");
     /* Tiles of at most SHORT lines load no more: what was there before leads to lines that nobody stores. */
     static constexpr int SHORT = OP != TEGROUP_OP_WGRAD && TILE_M == 64 ? TEGROUP_IMPL_SM90_SHORT : 0;
     /* Whether lines (of m, n) rather than k are contiguous. */
-    static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD, B_LINES = OP != TEGROUP_OP_FORWARD;
+    static constexpr bool A_LINES = OP == TEGROUP_OP_WGRAD || (FITS && OP == TEGROUP_OP_DGRAD),
+                          B_LINES = OP != TEGROUP_OP_FORWARD && !FITS;
     static constexpr int A_BYTES = TILE_M * K * 2, STAGE_BYTES = A_BYTES + COLS * K * 2;
     static constexpr int SLAB_BYTES = 2 * SLABS * TEGROUP_IMPL_SM90_SLAB;
     static constexpr int OTHER_BYTES = SLAB_BYTES + TEGROUP_IMPL_SM90_REST + TEGROUP_IMPL_SM90_ALIGN;
@@ -161,7 +169,7 @@ struct tegroup_impl_sm90_deal {
 /* ---- finding tiles ---- */
 
 /* One warp walks the groups, 32 at a time, a lane a group. Tiles that all take as long go round the blocks in turn, in the order
- * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of two widths. */
+ * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of unlike widths. */
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
@@ -170,8 +178,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int32_t base;               /* the first of these */
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;                            /* of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow */
+    int32_t m;                            /* lines, of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
     bool deals;                           /* tiles, since they take unlike times */
     int owner;                            /* the lane whose tiles are dealt; -1: none yet */
     int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
@@ -181,12 +189,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
-        const int32_t n = (int32_t)(SHAPE::FLIPS ? desc.a.shape.cols : desc.d.shape.cols);
+        const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
+                      width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
-        tiles_n = (n + SHAPE::COLS - 1) / SHAPE::COLS;
-        wide = tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                              : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
+        tiles_n = (n + width - 1) / width;
+        wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
+        deals = SHAPE::FITS                     ? true
+                : SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -195,7 +205,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return header ? (int32_t)header->rows_max : 0;
     }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
-        return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + SHAPE::TILE_M - 1) / SHAPE::TILE_M;
+        constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
+        return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
     }
     /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
     __device__ __forceinline__ bool idle(int32_t there) const {
@@ -275,11 +286,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return true;
     }
     /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 128 cycles: wgmma's time or, if that
-     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. */
+     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
+     * come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        return (int32_t)tegroup_impl_min(cols / 64 * (int64_t)tegroup_impl_max(steps, results) + 2, 1 << 28);
+        const int32_t columns = SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols;
+        return (int32_t)tegroup_impl_min(columns * (int64_t)tegroup_impl_max(steps, results) / 64 + 2, 1 << 28);
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
@@ -288,18 +301,43 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     }
     /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
     struct place {
-        int32_t line, column; /* of tiles */
+        int32_t line, column; /* of tiles; FITS: the column of D, and the one of the group's rows */
         int32_t cols;         /* that it has */
+        int32_t row;          /* FITS: its first one */
         int32_t alike;        /* the first tile after it that is of other costs, or another group's */
         __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
             const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
-                          within = local - stripe * walk.tiles_n, height = tegroup_impl_min(8, lines - stripe);
+                          within = local - stripe * walk.tiles_n, height = (int32_t)tegroup_impl_min(8, lines - stripe);
+            if (SHAPE::FITS) {
+                fit(walk, there, lines, stripe, height, within);
+                return;
+            }
             line = stripe + within % height;
             column = within / height;
             cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
             alike = walk.wide == walk.tiles_n
                         ? lines * walk.tiles_n
                         : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+        }
+        /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
+         * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
+         * are not far. */
+        __device__ __forceinline__ void fit(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t count,
+                                            int32_t stripe, int32_t height, int32_t within) {
+            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT, each = fits / count, more = fits - each * count,
+                          wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, height),
+                          part = wider % height == 0 ? 0 : within / (16 * height) * 16,
+                          lines =
+                              wider % height == 0 ? walk.tiles_n : (int32_t)tegroup_impl_min(16, walk.tiles_n - part),
+                          inside = within - part * height;
+            const bool narrower = inside >= wider * lines;
+            const int32_t number = narrower ? inside - wider * lines : inside,
+                          across = narrower ? height - wider : wider;
+            line = part + number / across;
+            column = stripe + (narrower ? wider : 0) + number % across;
+            row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
+            cols = (int32_t)tegroup_impl_max(SHAPE::LEAST, (each + !narrower) * SHAPE::FIT);
+            alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
         }
     };
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
@@ -311,8 +349,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         item->group = g;
         item->i0 = at.line * SHAPE::TILE_M;
         item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
-        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) - item->i0, SHAPE::TILE_M);
+        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
+                                                SHAPE::TILE_M);
         item->cols = at.cols;
+        item->rows = 0;
+        if (SHAPE::FITS) {
+            item->j0 = at.row;
+            item->rows = (int32_t)tegroup_impl_min(there - at.row, at.cols);
+        }
         item->k = k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;

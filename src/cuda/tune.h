@@ -8,8 +8,7 @@ static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
     if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    int32_t first;
-    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan, &first);
+    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan);
 #endif
     return (int32_t)tegroup_impl_clamp(count, 1, TEGROUP_TUNE_CANDIDATES);
 }
@@ -24,9 +23,8 @@ static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    int32_t first = 0;
-    if (plan->backend == TEGROUP_BACKEND_SM90 && tegroup_impl_sm90_candidates(plan, &first) > i)
-        return tegroup_impl_sm90_choose(plan, first + i, error);
+    const int32_t row = plan->backend == TEGROUP_BACKEND_SM90 ? tegroup_impl_sm90_candidate(plan, i) : -1;
+    if (row >= 0) return tegroup_impl_sm90_choose(plan, row, error);
 #endif
     return TEGROUP_OK;
 }

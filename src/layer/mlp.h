@@ -58,19 +58,24 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
 }
 
 /* Which steps an epilogue takes over: the one place that knows of fused products. SM90's have tiles of 128 lines alone, and are the
- * slower ones where groups have fewer rows; PORTABLE's, which do not multiply meanwhile, gain nothing, and run when they must. */
+ * slower ones where groups have fewer rows; forward also where the product would have tiles that fit its groups, and sums so long that
+ * lines left empty cost more than the activation's bytes. PORTABLE's, which do not multiply meanwhile, gain nothing, and run when they
+ * must. */
 static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
-    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows;
+    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows,
+                  average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
     TEGROUP_IMPL_RULE(!required || !why, ERROR_UNSUPPORTED, "fusion", why, TEGROUP_FUSION_AUTO, desc->fusion);
     if (why || desc->fusion == TEGROUP_FUSION_NEVER) return TEGROUP_OK;
     if (!required
-        && (product->backend != TEGROUP_BACKEND_SM90 || rows <= tegroup_impl_mul(128, desc->input.shape.groups)))
+        && (product->backend != TEGROUP_BACKEND_SM90 || average <= 128
+            || (op == TEGROUP_OP_FORWARD && product->tile_m > 128
+                && desc->input.shape.cols > tegroup_impl_mul(6, average))))
         return TEGROUP_OK;
     *fused |= bit;
     (void)kernel; /* of a build without them */

@@ -224,20 +224,18 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
 
 /* Tiles of a bundled backend's table that a plan can take. */
 static int32_t plan_tiles(const tegroup_plan *plan) {
-    int32_t count = 0, first;
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_candidates(plan, &first);
+    int32_t count = 0;
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_candidates(plan);
     if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
     return count;
 }
 
 /* The plan with tile i of them. False where the GPU has too little shared memory for it. */
 static int plan_take_tile(tegroup_plan *plan, int32_t i) {
-    int32_t count, first = 0;
+    int32_t count;
     tegroup_error error;
-    if (plan->backend == TEGROUP_BACKEND_SM90) {
-        (void)tegroup_impl_sm90_candidates(plan, &first);
-        return tegroup_impl_sm90_choose(plan, first + i, &error) == TEGROUP_OK;
-    }
+    if (plan->backend == TEGROUP_BACKEND_SM90)
+        return tegroup_impl_sm90_choose(plan, tegroup_impl_sm90_candidate(plan, i), &error) == TEGROUP_OK;
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 

@@ -897,14 +897,18 @@ UTEST(contract, line6_sm90_tiles_agree) {
         p.groups = 6;
         p.n = 8 * rng_int(&r, 1, 90);
         p.k = 8 * rng_int(&r, 1, 90);
-        p.rows = 1500;
+        p.rows = 4500;
         p.seed = rng_next(&r);
         for (int g = 0; g < 6; g++) counts[g] = rng_chance(&r, 20) ? 0 : rng_int(&r, 0, 250);
+        if (i % 4 == 0) { /* many tiles of a group, and of its columns: stripes and their parts */
+            p.n = 8 * rng_int(&r, 200, 350);
+            p.k = 8 * rng_int(&r, 200, 350);
+            counts[2] = rng_int(&r, 250, 3000);
+        }
         product_make(&p, TEGROUP_BACKEND_SM90);
         product_counts(&p, counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        int32_t first = 0;
-        const int32_t rows = tegroup_impl_sm90_candidates(&p.plan, &first);
+        const int32_t rows = tegroup_impl_sm90_candidates(&p.plan);
         const int wild = i / 6 % 2;
         uint64_t hash = 0;
         if (wild) {
@@ -913,7 +917,7 @@ UTEST(contract, line6_sm90_tiles_agree) {
         }
         ASSERT_GT(rows, 1);
         for (int32_t row = 0; row < rows; row++) {
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, first + row, &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
             product_poison(&p, NULL);
             ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
             if (row == 0) hash = product_hash(&p, NULL);
@@ -967,16 +971,16 @@ UTEST(contract, line6_sm90_gathered_rows) {
         ASSERT_EQ(TEGROUP_OK, gather_copy(&p.b, &q.b, &q.error));
         ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&q));
         const uint64_t wanted = results_hash(&q);
-        int32_t rows = 1, first = 0;
+        int32_t rows = 1;
         for (int32_t row = 0; row < rows; row++) {
             problem_reset(&p);
             mirror_up(mark);
             tegroup_gemm_desc desc = desc_to_device(&p.desc);
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
             ASSERT_EQ(q.plan.numerics_id, p.plan.numerics_id);
-            rows = tegroup_impl_sm90_candidates(&p.plan, &first);
+            rows = tegroup_impl_sm90_candidates(&p.plan);
             ASSERT_GT(rows, 1);
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, first + row, &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
             desc.workspace_bytes = p.plan.workspace.total_bytes;
             desc.workspace = workspace_of(desc.workspace_bytes);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
@@ -1004,7 +1008,7 @@ UTEST(gpu, sm90_tune) {
         tegroup_plan tuned, loaded;
         tegroup_tune_desc tune;
         product p;
-        int32_t first, timed = 0;
+        int32_t timed = 0;
         memset(&p, 0, sizeof p);
         p.op = ops[op];
         p.in = p.out = TEGROUP_DTYPE_BF16;
@@ -1031,7 +1035,7 @@ UTEST(gpu, sm90_tune) {
         tuned = p.plan;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
-        ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan, &first), timed);
+        ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan), timed);
         ASSERT_EQ(p.plan.numerics_id, tuned.numerics_id);
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&tuned, bytes, sizeof bytes, &p.error));
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&p.desc, bytes, sizeof bytes, &loaded, &p.error));
