@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Grouped products on a GPU: every backend of tegroup beside torch grouped_mm, cuBLASLt's grouped matmul called by hand, and
-one dense product of equal FLOPs; at decode also a kernel that only reads the weights.
+one dense product of equal FLOPs; at decode also a kernel that only reads the weights. Beside uneven groups (zipf16, forward
+and dgrad) sm90 also runs even ones, and beside gradients added to FP32 those that overwrite BF16: figures of one by the other are
+of turns alike.
 
 Contestants take turns in random order inside this process; 256 MB are written before each turn, so that L2 is cold; CUDA events
 give the times. Before that each one's result is compared with torch.mm, group by group; a contestant that is refused or wrong is
@@ -20,6 +22,7 @@ Problems with even groups come first. A call that runs out of --seconds stops be
   bench_gpu.py --seconds 0 --merge build/two.json --into docs/performance.md
 """
 import argparse
+import copy
 import ctypes
 import datetime
 import json
@@ -295,6 +298,22 @@ def read_call(o, helper, stream):
     return run
 
 
+def beside_call(o, tegroup):
+    """What sm90 is measured beside itself by: name and call; None where there is nothing."""
+    p, other = o.p, copy.copy(o)
+    if p["kind"] != "prefill":
+        return None
+    if p["split"] == "zipf16" and not o.wgrad:
+        other.p = dict(p, sizes=tables.sizes(p, "uniform"))
+        return tables.EVEN, tegroup.call(other, tg.TEGROUP_BACKEND_SM90)
+    if p["op"] == "wgrad32":
+        other.p, other.d = dict(p, op="wgrad"), o.torch.empty(o.d.shape, dtype=o.torch.bfloat16, device="cuda")
+        call = tegroup.call(other, tg.TEGROUP_BACKEND_SM90)
+        call.kept.append(other)
+        return tables.OVERWRITES, call
+    return None
+
+
 def contestants_of(problem, o, device, lt, tegroup, helper, refused, rng):
     """Everyone who can run the problem and gets it right, by name; the others' reasons go into refused."""
     found, notes = {}, {}
@@ -341,6 +360,8 @@ def contestants_of(problem, o, device, lt, tegroup, helper, refused, rng):
         enter(tegroup.name(backend), lambda: tegroup.call(o, backend))
     if tg.TEGROUP_BACKEND_CUBLASLT_GROUPED in tegroup.backends:
         enter(tables.TUNED, lambda: tegroup.call(o, tg.TEGROUP_BACKEND_CUBLASLT_GROUPED, tune=True))
+    if tables.HOPPER in found:
+        found.update([beside] if (beside := beside_call(o, tegroup)) else [])
     if problem["op"] in ("forward", "dgrad"):
         found[tables.DENSE] = dense_call(o)
         if problem["kind"] == "decode":

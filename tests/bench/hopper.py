@@ -9,7 +9,8 @@ by hand and the dense product must be in the run.
 
 Cell: one shape, operation and split. Best peer: the fastest of torch, cuBLASLt's first algorithm and the best of its eight, which took
 turns with sm90. Libraries that bench_gpu.py does not call stand in peers.json as measured beside torch at another time; what compares
-with another run is the ratio to torch. Three figures compare two problems; a cell whose problems are of different runs says so.
+with another run is the ratio to torch. That of gradients added to FP32 is to torch's others; a cell whose problems are of different
+runs says so.
 """
 import argparse
 import dataclasses
@@ -20,7 +21,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import tables
-from tables import BEST, DENSE, FIRST, HOPPER, TORCH
+from tables import BEST, DENSE, EVEN, FIRST, HOPPER, OVERWRITES, TORCH
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 CUBLASLT = 131000  # the first release whose grouped matmul is worth beating: 13.10
@@ -135,10 +136,9 @@ def against_dense(results, key):
 
 def against_uniform(results, key):
     """Uneven groups beside even ones: what is lost beyond filling a tile of 64 rows."""
-    p, even = results.problem(key), (*key[:2], "uniform")
+    p = results.problem(key)
     filled = sum(p["rows"]) / sum(-(-rows // 64) * 64 for rows in p["rows"])
-    ratio, words = results.ratio(key, f"uniform x {filled:.3f}", results.us(even, HOPPER) / filled)
-    return ratio, words + results.across(key, even)
+    return results.ratio(key, f"uniform x {filled:.3f}", results.us(key, EVEN) / filled)
 
 
 def against_accumulation(results, key):
@@ -146,12 +146,9 @@ def against_accumulation(results, key):
     one that overwrites waits for memory, too; there the bytes alone are the limit."""
     p = results.problem(key)
     limits = {"bytes at the copy rate": p["floors_us"]["copy"]}
-    words = ""
     if p["kind"] == "prefill":
-        limits["overwriting BF16"] = results.us((key[0], "wgrad", key[2]), HOPPER)
-        words = results.across(key, (key[0], "wgrad", key[2]))
-    ratio, text = results.ratio(key, *max(limits.items(), key=lambda t: t[1]))
-    return ratio, text + words
+        limits["overwriting BF16"] = results.us(key, OVERWRITES)
+    return results.ratio(key, *max(limits.items(), key=lambda t: t[1]))
 
 
 def against_reading(results, key):

@@ -8,6 +8,7 @@ SPLITS = ("uniform", "zipf16", "routed")
 DENSE, TORCH, FIRST, BEST = "dense", "torch", "cublaslt first", "cublaslt best"
 READ = "weights read"  # a kernel that reads those of groups with rows, and nothing else
 HOPPER, PORTABLE, GROUPED, TUNED = "tegroup sm90", "tegroup portable", "tegroup cublaslt_grouped", "tegroup cublaslt_grouped tuned"
+EVEN, OVERWRITES = HOPPER + " even groups", HOPPER + " overwriting BF16"  # the same work in another way, for figures beside it
 MARKERS = ("<!-- bench_gpu: begin -->", "<!-- bench_gpu: end -->")
 
 
