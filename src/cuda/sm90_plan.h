@@ -136,8 +136,8 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
 
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, and at
- * very long sums. Where the bytes of C bound a weight gradient of groups alike, columns that 192 do not divide cost more than larger
+ * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
+ * they are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike, columns that 192 do not divide cost more than larger
  * tiles save. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
@@ -166,20 +166,24 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                         + (alike && fits % tiles != 0 ? 0.2 / (double)tiles : 0))
                        * tegroup_impl_sm90_worked(groups, average, alike, fitting::FIT, cols_128 * 128, 0, blocks)
                        * tegroup_impl_sm90_unevenness(groups * tiles * cols_128, blocks);
+    const int flips = tegroup_impl_sm90_flips(p);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
         if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
             return WGRAD_128X128;
-        return tegroup_impl_sm90_flips(p)
-                       && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k)
-                   ? WGRAD_192X128
-                   : WGRAD_128X192;
+        return flips && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k) ? WGRAD_192X128
+                                                                                                      : WGRAD_128X192;
     }
-    if (average <= 64)
-        return average <= 32 && (forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256))
-                   ? FEW_ROWS
-                   : TURNS_64X256;
-    if (tegroup_impl_sm90_flips(p) && fit < high && fit < shared && (!alike || fit < low)) return FITTING_192X128;
+    if (average <= 64) {
+        if (average > 32) return TURNS_64X256;
+        /* Where one group has most of the rows, its weights are read once. */
+        if (flips && desc->expected_rows_max > 64 && desc->expected_rows_max <= fitting::COLS
+            && desc->expected_rows_max > total / 2)
+            return FITTING_192X128;
+        return forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256) ? FEW_ROWS
+                                                                                                    : TURNS_64X256;
+    }
+    if (flips && fit < high && fit < shared && (alike ? fit < low : average > 128)) return FITTING_192X128;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
     return alike && low < high ? TURNS_64X256 : TURNS_128X192;
 }
