@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the Hopper backend (sm90) must reach, judged from saved results; nothing is measured here.
 
-  hopper.py RESULT.json [RESULT.json ...]
+  hopper.py RESULT.json [RESULT.json ...] [--into PAGE]
 
 The files are those of bench_gpu.py and compile_times.py; several count as one. It prints the required figures, then every cell that
 they are made of. The exit status is 1 where a required figure is missed. What was not measured is missed, too: torch, cuBLASLt called
@@ -232,10 +232,39 @@ def report(result, found):
     return "\n".join(out) + "\n", good
 
 
+def beside_peers(result):
+    """Markdown: prefill by rates of the dense product, and of the best peer, sm90, and their ratio for each split; decode by
+    microseconds likewise."""
+    results = Results(result, dict(tables=[]))
+    out = []
+    for kind, head in (("prefill", ["shape", "op", "dense", "even groups", "zipf16", "routed"]), ("decode", ["shape", "op", "even groups", "zipf16", "routed"])):
+        rows = []
+        for name, op in dict.fromkeys((p["name"], p["op"]) for p in result["problems"] if p["kind"] == kind):
+            row = [name, op]
+            if kind == "prefill":
+                dense = tables.median(results.problem((name, op, "uniform")), DENSE)
+                row.append(f"{tables.flops(results.problem((name, op, 'uniform'))) / dense * 1e-6:.0f}" if dense else "")
+            for key in ((name, op, split) for split in tables.SPLITS):
+                try:
+                    theirs, own = results.best_peer(key)[1], results.us(key, HOPPER)
+                except NotMeasured as missing:
+                    row.append(str(missing))
+                    continue
+                shown = (theirs, own) if kind == "decode" else (tables.flops(results.problem(key)) / us * 1e-6 for us in (theirs, own))
+                row.append(", ".join(f"{value:.0f}" for value in shown) + f", {theirs / own:.{2 if kind == 'decode' else 3}f}")
+            rows.append(row)
+        out += ["", f"{kind.capitalize()}, {'microseconds' if kind == 'decode' else 'TFLOP/s'}: best peer, `sm90`, ratio.", "", *tables.rows_of(head, rows, left=2)]
+    return "\n".join(out[1:]) + "\n"
+
+
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=pathlib.Path, nargs="+")
-    result = tables.merge(tables.load(path) for path in parser.parse_args(words).results)
+    parser.add_argument("--into", metavar="PAGE", help="put a table of sm90 beside the best peers between this page's markers")
+    options = parser.parse_args(words)
+    result = tables.merge(tables.load(path) for path in options.results)
+    if options.into:
+        tables.put_between_markers(options.into, beside_peers(result), "hopper")
     text, good = report(result, figures(result, tables.load(FOLDER / "shapes.json")["gemm"], tables.load(FOLDER / "peers.json")))
     print(text, end="")
     return 0 if good else 1

@@ -9,7 +9,6 @@ DENSE, TORCH, FIRST, BEST = "dense", "torch", "cublaslt first", "cublaslt best"
 READ = "weights read"  # a kernel that reads those of groups with rows, and nothing else
 HOPPER, PORTABLE, GROUPED, TUNED = "tegroup sm90", "tegroup portable", "tegroup cublaslt_grouped", "tegroup cublaslt_grouped tuned"
 EVEN, OVERWRITES = HOPPER + " even groups", HOPPER + " overwriting BF16"  # the same work in another way, for figures beside it
-MARKERS = ("<!-- bench_gpu: begin -->", "<!-- bench_gpu: end -->")
 
 
 def sizes(shape, split):
@@ -162,13 +161,14 @@ def summary(result):
     return lines, good
 
 
-def put_between_markers(path, text):
-    """Replace what stands between the two markers of a page."""
+def put_between_markers(path, text, name="bench_gpu"):
+    """Replace what stands between a page's two markers of that name."""
+    markers = [f"<!-- {name}: {place} -->" for place in ("begin", "end")]
     page = pathlib.Path(path).read_text()
-    before, begin, rest = page.partition(MARKERS[0])
-    _, end, after = rest.partition(MARKERS[1])
+    before, begin, rest = page.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not begin or not end:
-        raise SystemExit(f"{path} lacks the lines {MARKERS[0]} and {MARKERS[1]}")
+        raise SystemExit(f"{path} lacks the lines {markers[0]} and {markers[1]}")
     pathlib.Path(path).write_text(f"{before}{begin}\n{text}{end}{after}")
 
 

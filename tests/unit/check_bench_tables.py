@@ -129,9 +129,10 @@ def tables_and_ratios():
     lines, good = tables.summary(tables.merge([]))
     assert good and len(lines) == 5 and all("NOT MEASURED" in line for line in lines)
     page = WORK / "page.md"
-    page.write_text(f"before\n\n{tables.MARKERS[0]}\nold\n{tables.MARKERS[1]}\n\nafter\n")
+    page.write_text("before\n\n<!-- bench_gpu: begin -->\nold\n<!-- bench_gpu: end -->\n\nafter\n<!-- hopper: begin --><!-- hopper: end -->")
     tables.put_between_markers(page, "new\n")
-    assert page.read_text() == f"before\n\n{tables.MARKERS[0]}\nnew\n{tables.MARKERS[1]}\n\nafter\n"
+    tables.put_between_markers(page, "more\n", "hopper")
+    assert page.read_text() == "before\n\n<!-- bench_gpu: begin -->\nnew\n<!-- bench_gpu: end -->\n\nafter\n<!-- hopper: begin -->\nmore\n<!-- hopper: end -->"
 
 
 def hopper_result():
@@ -185,7 +186,11 @@ def hopper_passes_and_prints_every_cell():
         for i, part in enumerate(parts):
             files.append(str(WORK / f"hopper{i}.json"))
             pathlib.Path(files[i]).write_text(json.dumps(part))
-        assert hopper.main(files) == 0
+        page = WORK / "page.md"
+        page.write_text("<!-- hopper: begin --><!-- hopper: end -->")
+        assert hopper.main([*files, "--into", str(page)]) == 0
+        table = page.read_text()
+        assert "| mixtral fc1 | wgrad |  | " in table and table.count("1.160 |") > 20 and "None" not in table and "nan" not in table, table
         assert hopper.main(files[:1]) == 1
     assert "; two runs" in said.getvalue() and "later" in said.getvalue()
 
