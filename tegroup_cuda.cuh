@@ -5253,8 +5253,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::
-                FITS) { /* in one box: several small ones take longer, and so does one that is larger than what there is */
+        if (SHAPE::FITS) {
+            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
             else
@@ -5908,8 +5908,9 @@ static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
 #endif
 }
 static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
-    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && p->bias == TEGROUP_DTYPE_UNSET && !p->accumulate
-           && !p->gathered[TEGROUP_IMPL_A] && !p->gathered[TEGROUP_IMPL_B];
+    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
+           && !p->gathered[TEGROUP_IMPL_B];
 }
 
 /* Row i of those that can run this plan's problem; -1: there are no more than i. */
@@ -5933,7 +5934,7 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
 /* Forward, for few rows: loaded two steps at a time. */
 typedef tegroup_impl_sm90_shape<1, 64, 128, true, 2> tegroup_impl_sm90_few_rows;
 
-/* Forward, for groups of unlike sizes. */
+/* Forward, for groups of unlike sizes: tiles that fit. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_fitting;
 
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
@@ -5963,8 +5964,8 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
- * they are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike, columns that 192 do not divide cost more than larger
- * tiles save. */
+ * groups are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike,
+ * columns that 192 do not divide cost more than larger tiles save. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };

@@ -224,8 +224,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     }
     __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
                                            uint32_t full) const {
-        if (SHAPE::
-                FITS) { /* in one box: several small ones take longer, and so does one that is larger than what there is */
+        if (SHAPE::FITS) {
+            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
             const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
             if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
             else
