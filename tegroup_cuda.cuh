@@ -4509,10 +4509,11 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ =
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or some FITs fewer, but LEAST at the least.
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times FIT fewer.
      * wgmma can have any multiple of 8 columns, where its lines are 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
-    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT, LEAST = COLS - TEGROUP_IMPL_SM90_SMALLER * FIT;
+    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
+    static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
@@ -4776,7 +4777,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             line = part + number / across;
             column = stripe + (narrower ? wider : 0) + number % across;
             row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
-            cols = (int32_t)tegroup_impl_max(SHAPE::LEAST, (each + !narrower) * SHAPE::FIT);
+            cols =
+                (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (each + !narrower) * SHAPE::FIT);
             alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
         }
     };
@@ -5347,7 +5349,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const uint32_t steps = steps_of(item);
         sums sum;
         if (steps == 0) nothing(group, adds, sum);
-        else if (SHAPE::FITS) add_up_fit<SHAPE::COLS>(group, item.cols, step, steps, sum);
+        else if (SHAPE::FITS) add_up_fit(group, item.cols, step, steps, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, steps, sum);
         else add_up<SHAPE::NARROW>(group, step, steps, sum);
         if (SHAPE::ACTIVATES) {
@@ -5400,13 +5402,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         fence<COLS>(sum);
         release(first + steps - 1);
     }
-    /* Of as many as there are, COLS or fewer. */
-    template <int COLS>
+    /* Of as many as a tile that fits has. */
     __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
                                                sums &sum) const {
-        constexpr int FEWER = SHAPE::FITS && COLS > SHAPE::LEAST ? COLS - SHAPE::FIT : COLS;
-        if (COLS == FEWER || cols == COLS) add_up<COLS>(group, first, steps, sum);
-        else add_up_fit<FEWER>(group, cols, first, steps, sum);
+        static_assert(TEGROUP_IMPL_SM90_SMALLER == 4, "one for each box");
+        if (cols == SHAPE::fitting(0)) add_up<SHAPE::fitting(0)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(1)) add_up<SHAPE::fitting(1)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(2)) add_up<SHAPE::fitting(2)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(3)>(group, first, steps, sum);
+        else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <int COLS, bool FIRST>

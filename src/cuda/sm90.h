@@ -318,7 +318,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         const uint32_t steps = steps_of(item);
         sums sum;
         if (steps == 0) nothing(group, adds, sum);
-        else if (SHAPE::FITS) add_up_fit<SHAPE::COLS>(group, item.cols, step, steps, sum);
+        else if (SHAPE::FITS) add_up_fit(group, item.cols, step, steps, sum);
         else if (!SHAPE::NARROWS || item.cols > SHAPE::NARROW) add_up<SHAPE::COLS>(group, step, steps, sum);
         else add_up<SHAPE::NARROW>(group, step, steps, sum);
         if (SHAPE::ACTIVATES) {
@@ -371,13 +371,15 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         fence<COLS>(sum);
         release(first + steps - 1);
     }
-    /* Of as many as there are, COLS or fewer. */
-    template <int COLS>
+    /* Of as many as a tile that fits has. */
     __device__ __forceinline__ void add_up_fit(int group, int32_t cols, uint32_t first, uint32_t steps,
                                                sums &sum) const {
-        constexpr int FEWER = SHAPE::FITS && COLS > SHAPE::LEAST ? COLS - SHAPE::FIT : COLS;
-        if (COLS == FEWER || cols == COLS) add_up<COLS>(group, first, steps, sum);
-        else add_up_fit<FEWER>(group, cols, first, steps, sum);
+        static_assert(TEGROUP_IMPL_SM90_SMALLER == 4, "one for each box");
+        if (cols == SHAPE::fitting(0)) add_up<SHAPE::fitting(0)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(1)) add_up<SHAPE::fitting(1)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(2)) add_up<SHAPE::fitting(2)>(group, first, steps, sum);
+        else if (cols == SHAPE::fitting(3)) add_up<SHAPE::fitting(3)>(group, first, steps, sum);
+        else add_up<SHAPE::fitting(4)>(group, first, steps, sum);
     }
     /* The first stage of a tile reads no sums: what is in their registers is of no consequence. */
     template <int COLS, bool FIRST>

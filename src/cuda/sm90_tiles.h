@@ -69,10 +69,11 @@ template <int OP_, int LINES_, int COLS_, bool TURNS_, int SLABS_, bool FLIPS_ =
 struct tegroup_impl_sm90_shape {
     static constexpr int OP = OP_, LINES = LINES_, COLS = COLS_, SLABS = SLABS_, K = TEGROUP_IMPL_SM90_K;
     static constexpr bool TURNS = TURNS_, FLIPS = FLIPS_, ACTIVATES = ACTIVATES_;
-    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or some FITs fewer, but LEAST at the least.
+    /* Columns of a flipped tile of ragged rows are as many of a group's rows as fit: COLS, or up to SMALLER times FIT fewer.
      * wgmma can have any multiple of 8 columns, where its lines are 64. */
     static constexpr bool FITS = FLIPS && OP != TEGROUP_OP_WGRAD;
-    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT, LEAST = COLS - TEGROUP_IMPL_SM90_SMALLER * FIT;
+    static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
+    static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
      * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
@@ -336,7 +337,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             line = part + number / across;
             column = stripe + (narrower ? wider : 0) + number % across;
             row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
-            cols = (int32_t)tegroup_impl_max(SHAPE::LEAST, (each + !narrower) * SHAPE::FIT);
+            cols =
+                (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (each + !narrower) * SHAPE::FIT);
             alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
         }
     };
