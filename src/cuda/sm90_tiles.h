@@ -286,7 +286,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         run_cost = cost(there, at.cols);
         return true;
     }
-    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 128 cycles: wgmma's time or, if that
+    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 256 cycles: wgmma's time or, if that
      * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
      * come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
