@@ -4635,9 +4635,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
         tiles_n = (n + width - 1) / width;
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::FITS                     ? true
-                : SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                                : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
+        deals = SHAPE::FITS
+                || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                  : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -5957,11 +5957,11 @@ static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks)
     return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
 }
 
-/* What tiles of `rows` rows and `cols` columns work on, of groups that have `average` rows, or where they are not alike as many in the
- * mean: these leave half a tile empty. tiles: how many columns of them there are. */
-static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, int alike, int64_t rows, int64_t cols,
-                                              int64_t tiles, int64_t blocks) {
-    return (double)(groups * (alike ? tegroup_impl_align(average, rows) : average + rows / 2)) * (double)cols
+/* What tiles of at most `rows` rows, which come by `step` of them, work on: `tiles` of them across `cols` columns. Groups have `average`
+ * rows, or where they are not alike as many in the mean: these leave half a step empty. */
+static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, int alike, int64_t rows, int64_t step,
+                                              int64_t cols, int64_t tiles, int64_t blocks) {
+    return (double)(groups * (alike ? tegroup_impl_align(average, step) : average + step / 2)) * (double)cols
            * tegroup_impl_sm90_unevenness(groups * tegroup_impl_ceil_div(average, rows) * tiles, blocks);
 }
 
@@ -5985,18 +5985,19 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   fits = tegroup_impl_ceil_div(average, fitting::FIT),
                   tiles = tegroup_impl_max(1, tegroup_impl_ceil_div(average, fitting::COLS));
     const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
-                       * tegroup_impl_sm90_worked(groups, average, alike, 64, cols_256 * 256, cols_256, blocks),
+                       * tegroup_impl_sm90_worked(groups, average, alike, 64, 64, cols_256 * 256, cols_256, blocks),
                  high = (narrow * turns::NARROW >= n ? 1.15
                          : narrow                    ? 1 + (double)k / 600000
                                                      : 1)
-                        * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_192 * 192 - 64 * narrow, cols_192,
-                                                   blocks),
-                 shared = (1 + 128.0 / (double)(k + 1))
-                          * tegroup_impl_sm90_worked(groups, average, alike, 128, cols_256 * 256, cols_256, blocks),
+                        * tegroup_impl_sm90_worked(groups, average, alike, 128, 128, cols_192 * 192 - 64 * narrow,
+                                                   cols_192, blocks),
+                 shared =
+                     (1 + 128.0 / (double)(k + 1))
+                     * tegroup_impl_sm90_worked(groups, average, alike, 128, 128, cols_256 * 256, cols_256, blocks),
                  fit = (1 + (double)k / 1000000 + (alike ? 0.02 : 32.0 / (double)(average + 1))
                         + (alike && fits % tiles != 0 ? 0.2 / (double)tiles : 0))
-                       * tegroup_impl_sm90_worked(groups, average, alike, fitting::FIT, cols_128 * 128, 0, blocks)
-                       * tegroup_impl_sm90_unevenness(groups * tiles * cols_128, blocks);
+                       * tegroup_impl_sm90_worked(groups, average, alike, fitting::COLS, fitting::FIT, cols_128 * 128,
+                                                  cols_128, blocks);
     const int flips = tegroup_impl_sm90_flips(p);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;

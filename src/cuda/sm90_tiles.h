@@ -195,9 +195,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
         tiles_n = (n + width - 1) / width;
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::FITS                     ? true
-                : SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                                : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K;
+        deals = SHAPE::FITS
+                || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                  : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
