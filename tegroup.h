@@ -325,7 +325,8 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data; each holds its group       */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; the list is
+                                             an input: nothing that a call writes may overlap it              */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
@@ -2174,7 +2175,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
+/* A tensor's data against a plain range. A list's entries are looked at at the deep level. */
 static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
                                                tegroup_check_level level) {
     int64_t extent = tegroup_impl_extent_bytes(t);
@@ -2197,12 +2198,28 @@ static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* Two tensors' memory; two lists are not compared with each other. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
+/* Bytes of a tensor's list, which is read wherever its entries live. */
+static inline int64_t tegroup_impl_list_bytes(const tegroup_tensor *t) {
+    return t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(t) ? (int64_t)sizeof(void *) * t->shape.groups : 0;
+}
+
+/* A range that is written against a tensor's data and list. */
+static inline int tegroup_impl_tensor_overwritten(const tegroup_tensor *t, const void *base, int64_t bytes,
+                                                  tegroup_check_level level) {
+    return tegroup_impl_overlaps(t->pointers, tegroup_impl_list_bytes(t), base, bytes)
+           || tegroup_impl_tensor_overlaps(t, base, bytes, level);
+}
+
+/* A tensor that is written against another's data and list, or its own list. Two lists' entries are not compared. */
+static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *out, const tegroup_tensor *t,
                                                tegroup_check_level level) {
-    if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(y)) return tegroup_impl_tensor_overlaps(x, y->data, tegroup_impl_extent_bytes(y), level);
-    if (!tegroup_impl_listed(x)) return tegroup_impl_tensor_overlaps(y, x->data, tegroup_impl_extent_bytes(x), level);
+    if (out->dtype == TEGROUP_DTYPE_UNSET || t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (tegroup_impl_listed(t) && tegroup_impl_tensor_overlaps(out, t->pointers, tegroup_impl_list_bytes(t), level))
+        return 1;
+    if (out == t) return 0;
+    if (!tegroup_impl_listed(t)) return tegroup_impl_tensor_overlaps(out, t->data, tegroup_impl_extent_bytes(t), level);
+    if (!tegroup_impl_listed(out))
+        return tegroup_impl_tensor_overlaps(t, out->data, tegroup_impl_extent_bytes(out), level);
     return 0;
 }
 
@@ -4742,15 +4759,15 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     regions[7] = tegroup_impl_index_region(&desc->gather_a, &desc->a, "must not overlap gather_a.slot_of_row");
     regions[8] = tegroup_impl_index_region(&desc->gather_b, &desc->b, "must not overlap gather_b.slot_of_row");
     for (i = 0; i < 5; i++)
-        if (tensors[i] != d && !(tensors[i] == c && in_place))
+        if (!(tensors[i] == c && in_place))
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
                               1);
-    for (i = 0; i < 3 && writes_bias; i++) /* against d it was asked above */
+    for (i = 0; i < 5 && writes_bias; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(bias, tensors[i], level), ERROR_OVERLAP, bias_field, words[i],
                           0, 1);
     for (i = 0; i < 5; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
-                          "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(tensors[i], workspace, workspace_bytes, level),
+                          ERROR_OVERLAP, "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
     for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
@@ -6030,9 +6047,9 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
                       "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
                       "must not overlap weight", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(&desc->bias, desc->workspace, workspace_bytes, level),
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->workspace, workspace_bytes, level),
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
@@ -6395,8 +6412,9 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     all[TEGROUP_IMPL_MLP_ROW_SCALE] = &row_scale;
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
         if ((reads | writes) >> i & 1u)
-            TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
-                              ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_tensor_overwritten(all[i], desc->workspace, (int64_t)workspace_bytes, level),
+                ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
                       ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
@@ -7276,9 +7294,9 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 #undef TEGROUP_IMPL_ADD
     for (i = 0; i < count; i++) {
         chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
                           all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, level),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
             TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),

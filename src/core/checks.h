@@ -256,7 +256,7 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
-/* A tensor's memory against a plain range. A list's entries are looked at at the deep level. */
+/* A tensor's data against a plain range. A list's entries are looked at at the deep level. */
 static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
                                                tegroup_check_level level) {
     int64_t extent = tegroup_impl_extent_bytes(t);
@@ -279,12 +279,28 @@ static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const vo
     return 0;
 }
 
-/* Two tensors' memory; two lists are not compared with each other. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *x, const tegroup_tensor *y,
+/* Bytes of a tensor's list, which is read wherever its entries live. */
+static inline int64_t tegroup_impl_list_bytes(const tegroup_tensor *t) {
+    return t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(t) ? (int64_t)sizeof(void *) * t->shape.groups : 0;
+}
+
+/* A range that is written against a tensor's data and list. */
+static inline int tegroup_impl_tensor_overwritten(const tegroup_tensor *t, const void *base, int64_t bytes,
+                                                  tegroup_check_level level) {
+    return tegroup_impl_overlaps(t->pointers, tegroup_impl_list_bytes(t), base, bytes)
+           || tegroup_impl_tensor_overlaps(t, base, bytes, level);
+}
+
+/* A tensor that is written against another's data and list, or its own list. Two lists' entries are not compared. */
+static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *out, const tegroup_tensor *t,
                                                tegroup_check_level level) {
-    if (x->dtype == TEGROUP_DTYPE_UNSET || y->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (!tegroup_impl_listed(y)) return tegroup_impl_tensor_overlaps(x, y->data, tegroup_impl_extent_bytes(y), level);
-    if (!tegroup_impl_listed(x)) return tegroup_impl_tensor_overlaps(y, x->data, tegroup_impl_extent_bytes(x), level);
+    if (out->dtype == TEGROUP_DTYPE_UNSET || t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (tegroup_impl_listed(t) && tegroup_impl_tensor_overlaps(out, t->pointers, tegroup_impl_list_bytes(t), level))
+        return 1;
+    if (out == t) return 0;
+    if (!tegroup_impl_listed(t)) return tegroup_impl_tensor_overlaps(out, t->data, tegroup_impl_extent_bytes(t), level);
+    if (!tegroup_impl_listed(out))
+        return tegroup_impl_tensor_overlaps(t, out->data, tegroup_impl_extent_bytes(out), level);
     return 0;
 }
 

@@ -143,15 +143,15 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     regions[7] = tegroup_impl_index_region(&desc->gather_a, &desc->a, "must not overlap gather_a.slot_of_row");
     regions[8] = tegroup_impl_index_region(&desc->gather_b, &desc->b, "must not overlap gather_b.slot_of_row");
     for (i = 0; i < 5; i++)
-        if (tensors[i] != d && !(tensors[i] == c && in_place))
+        if (!(tensors[i] == c && in_place))
             TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
                               1);
-    for (i = 0; i < 3 && writes_bias; i++) /* against d it was asked above */
+    for (i = 0; i < 5 && writes_bias; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(bias, tensors[i], level), ERROR_OVERLAP, bias_field, words[i],
                           0, 1);
     for (i = 0; i < 5; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(tensors[i], workspace, workspace_bytes, level), ERROR_OVERLAP,
-                          "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(tensors[i], workspace, workspace_bytes, level),
+                          ERROR_OVERLAP, "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
     for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,

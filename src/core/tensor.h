@@ -55,7 +55,8 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data; each holds its group       */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; the list is
+                                             an input: nothing that a call writes may overlap it              */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */

@@ -378,9 +378,9 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 #undef TEGROUP_IMPL_ADD
     for (i = 0; i < count; i++) {
         chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
                           all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i].tensor, desc->workspace, workspace, level),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
             TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),

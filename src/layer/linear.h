@@ -405,9 +405,9 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
                       "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
                       "must not overlap weight", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(&desc->bias, desc->workspace, workspace_bytes, level),
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->workspace, workspace_bytes, level),
                       ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
                       "workspace", "must not overlap grad_row_scale", 0, 1);
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(

@@ -337,8 +337,9 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     all[TEGROUP_IMPL_MLP_ROW_SCALE] = &row_scale;
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
         if ((reads | writes) >> i & 1u)
-            TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], desc->workspace, (int64_t)workspace_bytes, level),
-                              ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
+            TEGROUP_IMPL_RULE(
+                !tegroup_impl_tensor_overwritten(all[i], desc->workspace, (int64_t)workspace_bytes, level),
+                ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
                       ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {

@@ -685,6 +685,8 @@ UTEST(chain, keeps_buffers_apart) {
     NO(BACKWARD, a[6].grad_input.data = copied_snapshot(k); a[0].snapshot = a[6].grad_input.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, list_of(&k->ops[0].weights.main_grad, EXPERTS); ((void **)(uintptr_t)k->ops[0].weights.main_grad.pointers)[1] = k->ops[6].weights.weight.data; list_planned(k), OVERLAP, "main_grad.data", 0);
     NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); ((void **)(uintptr_t)k->ops[6].weights.weight.pointers)[2] = a[3].out.data; list_planned(k), OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); a[3].out.data = (void *)(uintptr_t)k->ops[6].weights.weight.pointers; list_planned(k), OVERLAP, "arguments.out.data", 3);
+    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); list_planned(k); k->ops[6].weights.weight.pointers = (void *const *)memcpy(k->desc.saved, k->ops[6].weights.weight.pointers, EXPERTS * sizeof(void *)), OVERLAP, "weight.data", 6);
     NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
     NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);

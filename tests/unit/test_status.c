@@ -69,6 +69,10 @@ static void spoil_nothing(void) {
 #define call_replanned(e)           replanned(&w.forward, e)
 #define call_replanned_dgrad(e)     replanned(&w.dgrad, e)
 #define call_replanned_wgrad(e)     replanned(&w.wgrad, e)
+#define call_replanned_linear_dgrad(e) replanned_linear_dgrad(e)
+#define call_replanned_mlp_forward(e)  replanned_mlp(tegroup_mlp_forward, e)
+#define call_replanned_mlp_dgrad(e)    replanned_mlp(tegroup_mlp_dgrad, e)
+#define call_replanned_mlp_wgrad(e)    replanned_mlp(tegroup_mlp_wgrad, e)
 #define call_other_plan(e)          tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, e)
 
 /* A new plan for what the descriptor has become, then all that a run checks. */
@@ -76,6 +80,19 @@ static tegroup_status replanned(const tegroup_gemm_desc *desc, tegroup_error *e)
     tegroup_plan   plan;
     tegroup_status status = tegroup_plan_make(desc, NULL, &plan, e);
     return status != TEGROUP_OK ? status : tegroup_gemm_check(&plan, desc, e);
+}
+
+/* ... and for what a layer's has become, then the call. */
+static tegroup_status replanned_linear_dgrad(tegroup_error *e) {
+    tegroup_linear_plan plan;
+    tegroup_status      status = tegroup_linear_plan_make(&w.linear, NULL, &plan, e);
+    return status != TEGROUP_OK ? status : tegroup_linear_dgrad(&plan, &w.linear, NULL, e);
+}
+static tegroup_status replanned_mlp(tegroup_status (*call)(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *, tegroup_error *),
+                                    tegroup_error *e) {
+    tegroup_mlp_plan plan;
+    tegroup_status   status = tegroup_mlp_plan_make(&w.mlp, NULL, &plan, e);
+    return status != TEGROUP_OK ? status : call(&plan, &w.mlp, NULL, e);
 }
 
 /* One bad call, with and without somewhere to put the error. */
@@ -875,12 +892,15 @@ UTEST(status, gemm_overlaps) {
 
 /* Operands given as one pointer a group: of the descriptor always, of each entry with the deep check. */
 static void *lists[3][EXPERTS];
-static void lists_of(tegroup_gemm_desc *desc, tegroup_tensor *tensor, void **list, size_t bytes) {
+static void list_of(tegroup_tensor *tensor, void **list, size_t bytes) {
     for (int g = 0; g < EXPERTS; g++) list[g] = (char *)tensor->data + (size_t)g * bytes;
-    desc->check_level = TEGROUP_CHECK_DEEP;
     tensor->data = NULL;
     tensor->pointers = list;
     tensor->pointers_space = TEGROUP_SPACE_HOST;
+}
+static void lists_of(tegroup_gemm_desc *desc, tegroup_tensor *tensor, void **list, size_t bytes) {
+    list_of(tensor, list, bytes);
+    desc->check_level = TEGROUP_CHECK_DEEP;
 }
 
 UTEST(status, lists) {
@@ -898,6 +918,14 @@ UTEST(status, lists) {
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "workspace", 0, 1);
+
+    /* the lists themselves, whatever the level */
+    BAD(replanned_dgrad, list_of(&x->b, lists[0], one); x->d.data = LAST(lists[0]), OVERLAP, "d.data", 0, 1);
+    BAD(replanned_dgrad, list_of(&x->b, (void **)(void *)w.workspace, one), OVERLAP, "workspace", 0, 1);
+    BAD(replanned_wgrad, list_of(&g->d, lists[1], one); g->bias.data = lists[1], OVERLAP, "bias.data", 0, 1);
+    BAD(replanned_wgrad, list_of(&g->bias, lists[1], N * sizeof(float)); g->d.data = lists[1], OVERLAP, "d.data", 0, 1);
+    BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][1] = lists[1], OVERLAP, "d.pointers", 0, 1);
+    BAD(replanned_wgrad, lists_of(g, &g->bias, lists[1], N * sizeof(float)); lists[1][1] = lists[1], OVERLAP, "bias.pointers", 0, 1);
 }
 
 /* dgrad's a is tokens, picked by the routing; wgrad's operands are, too. */
@@ -1535,6 +1563,9 @@ UTEST(status, linear_overlaps) {
     MEETS(linear_dgrad, l->grad_row_scale.data = w.weight, "grad_row_scale.data", "weight");
     MEETS(linear_dgrad, l->workspace = w.row_scale_grad, "workspace", "grad_row_scale");
     MEETS(linear_dgrad, l->workspace = w.bias; l->workspace_bytes = w.linear_plan.workspace.total_bytes, "workspace", "bias");
+    MEETS(replanned_linear_dgrad, list_of(&l->weight, lists[0], N * K * 4); l->grad_row_scale.data = lists[0], "grad_row_scale.data", "weight");
+    MEETS(replanned_linear_dgrad, list_of(&l->bias, lists[0], N * 4); l->dgrad_out.data = lists[0], "dgrad_out.data", "bias");
+    MEETS(replanned_linear_dgrad, list_of(&l->bias, (void **)(void *)w.workspace, N * 4), "workspace", "bias");
     MEETS(linear_wgrad, l->main_grad.data = w.x, "main_grad.data", "input");
     MEETS(linear_wgrad, l->main_grad.data = w.y_grad, "main_grad.data", "grad_output");
     MEETS(linear_wgrad, l->main_grad.data = w.bias_grad, "main_grad.data", "bias_grad");
@@ -1761,6 +1792,10 @@ UTEST(status, mlp_overlaps) {
     MEETS(mlp_dgrad, m->grad_row_scale.data = w.fc2_bias, "grad_row_scale.data", "fc2.bias");
     MEETS(mlp_dgrad, m->grad_row_scale.data = w.row_scale, "grad_row_scale.data", "row_scale");
     MEETS(mlp_dgrad, m->grad_row_scale.data = w.x_grad, "dgrad_out.data", "grad_row_scale");
+    MEETS(replanned_mlp_forward, list_of(&m->fc2.weight, lists[0], 8); m->preactivation.data = lists[0], "preactivation.data", "fc2.weight");
+    MEETS(replanned_mlp_dgrad, list_of(&m->fc1.weight, lists[0], 8); m->grad_row_scale.data = lists[0], "grad_row_scale.data", "fc1.weight");
+    MEETS(replanned_mlp_dgrad, list_of(&m->fc1.weight, (void **)(void *)w.workspace, 8), "workspace", "fc1.weight");
+    MEETS(replanned_mlp_wgrad, list_of(&m->fc1.main_grad, lists[0], 8); m->fc2.main_grad.data = lists[0], "fc2.main_grad.data", "fc1.main_grad");
     MEETS(mlp_wgrad, m->fc1.main_grad.data = w.x, "fc1.main_grad.data", "input");
     MEETS(mlp_wgrad, m->fc1.main_grad.data = w.activated, "fc1.main_grad.data", "activated");
     MEETS(mlp_wgrad, m->fc2.main_grad.data = w.grad_preactivation, "fc2.main_grad.data", "grad_preactivation");
