@@ -42,7 +42,7 @@ static int64_t number(void) { /* from the edges of what the API knows, or anythi
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 /* Everything that an input may point to; a buffer ends where its region ends. */
-static struct region { char *at; size_t bytes; } regions[128];
+static struct region { char *at; size_t bytes; } regions[256];
 static int   region_count;
 static char *workspace;
 static size_t workspace_bytes;
@@ -1182,10 +1182,252 @@ static void fuzz_mlp(void) {
     }
 }
 
+/* ---- the op chain ------------------------------------------------------------------------------------------------ */
+
+/* A caller's op finds what the header promises it: rows as long as the tensors say. */
+static tegroup_status user_op(const tegroup_tensor *from, const tegroup_tensor *to) {
+    MUST(from->shape.rows == to->shape.rows && from->shape.snapshot == to->shape.snapshot && tensor_bytes(from) <= (double)room(from->data));
+    MUST(tensor_bytes(to) <= (double)room(to->data));
+    if (to->shape.rows > 0 && to->shape.cols > 0) memset(to->data, byte(), (size_t)tensor_bytes(to));
+    return chance(95) ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED;
+}
+static int user_failed;
+static tegroup_status user_forward(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_status status = user_op(x, y);
+    (void)stream, (void)error;
+    MUST(context == &user_failed);
+    user_failed |= status != TEGROUP_OK;
+    return status;
+}
+static tegroup_status user_backward(void *context, const tegroup_tensor *x, const tegroup_tensor *dy, const tegroup_tensor *dx, struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_status status = dx->dtype != TEGROUP_DTYPE_UNSET ? user_op(dy, dx) : TEGROUP_OK;
+    (void)stream, (void)error;
+    MUST(context == &user_failed && tensor_bytes(x) <= (double)room(x->data));
+    user_failed |= status != TEGROUP_OK;
+    return status;
+}
+
+/* A chain's rows are as long as rows and cols say: row and column sizes are the input's, and no others are looked at. */
+static tegroup_tensor chain_tensor(const tegroup_tensor *t, const tegroup_tensor *input, int is_rows) {
+    tegroup_tensor seen = *t;
+    if (!is_rows || t == input) return seen;
+    seen.shape = input->shape;
+    seen.shape.rows = t->shape.rows;
+    seen.shape.cols = t->shape.cols;
+    return seen;
+}
+
+static void fuzz_chain(void) {
+#define OPS 5
+#define CHAIN_FIELDS(type, t)                                                                                                       \
+    SHAPE_FIELDS(type, t.shape), FIELD(type, t.dtype), FIELD(type, t.scaling), FIELD(type, t.ld), FIELD(type, t.group_stride), FIELD(type, t.pointers_space)
+#define CHAIN_POINTERS(type, t) FIELD(type, t.data), FIELD(type, t.pointers), FIELD(type, t.shape.snapshot)
+    static const field numbers[] = {
+        FIELD(tegroup_chain_desc, struct_size), FIELD(tegroup_chain_desc, space), FIELD(tegroup_chain_desc, op_count), FIELD(tegroup_chain_desc, argument_count),
+        CHAIN_FIELDS(tegroup_chain_desc, input), CHAIN_FIELDS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, unfused), FIELD(tegroup_chain_desc, accumulate),
+        FIELD(tegroup_chain_desc, compute), FIELD(tegroup_chain_desc, backend), FIELD(tegroup_chain_desc, check_level)};
+    static const field pointers[] = {CHAIN_POINTERS(tegroup_chain_desc, input), CHAIN_POINTERS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, saved),
+                                     FIELD(tegroup_chain_desc, workspace)};
+    static const field op_numbers[] = {
+        FIELD(tegroup_chain_op, kind), FIELD(tegroup_chain_op, activation), FIELD(tegroup_chain_op, interleaved), FIELD(tegroup_chain_op, cols),
+        CHAIN_FIELDS(tegroup_chain_op, weights.weight), CHAIN_FIELDS(tegroup_chain_op, weights.bias), CHAIN_FIELDS(tegroup_chain_op, weights.main_grad),
+        CHAIN_FIELDS(tegroup_chain_op, weights.bias_grad)};
+    static const field op_pointers[] = {CHAIN_POINTERS(tegroup_chain_op, weights.weight), CHAIN_POINTERS(tegroup_chain_op, weights.bias),
+                                        CHAIN_POINTERS(tegroup_chain_op, weights.main_grad), CHAIN_POINTERS(tegroup_chain_op, weights.bias_grad)};
+    static const field argument_numbers[] = {
+        FIELD(tegroup_chain_argument, op), FIELD(tegroup_chain_argument, row_scale_dtype), CHAIN_FIELDS(tegroup_chain_argument, out),
+        CHAIN_FIELDS(tegroup_chain_argument, grad_input), CHAIN_FIELDS(tegroup_chain_argument, grad_row_scale)};
+    static const field argument_pointers[] = {CHAIN_POINTERS(tegroup_chain_argument, out), CHAIN_POINTERS(tegroup_chain_argument, grad_input),
+                                              CHAIN_POINTERS(tegroup_chain_argument, grad_row_scale), FIELD(tegroup_chain_argument, row_scale),
+                                              FIELD(tegroup_chain_argument, snapshot)};
+    tegroup_chain_op ops[OPS];
+    tegroup_chain_argument arguments[OPS];
+    tegroup_chain_desc desc;
+    tegroup_chain_plan plan;
+    tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS];
+    tegroup_tensor routings[OPS], seen, *tensors[2 + 8 * OPS]; /* routings: for their snapshots alone */
+    tegroup_shape sizes, uniform;
+    tegroup_error error = no_error;
+    tegroup_status status, explained;
+    int64_t rows = below(10), cols[OPS + 1];
+    tegroup_dtype operand = any_float();
+    int i, count = 1 + below(OPS), tensor_count = 0, weight_count = 0, lies = 0, backward = chance(70);
+    int32_t refused = -2;
+    uint64_t snapshots;
+    memset(&desc, 0, sizeof desc);
+    memset(ops, 0, sizeof ops);
+    memset(arguments, 0, sizeof arguments);
+    memset(&sizes, 0, sizeof sizes);
+    sizes.groups = below(4);
+    uniform = sizes;
+    sizes.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    sizes.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    sizes.row_sizes.space = TEGROUP_SPACE_HOST;
+    cols[0] = below(12);
+    make_tensor(&desc.input, operand, 1, &sizes, rows, cols[0]);
+    for (i = 0; i < count; i++) {
+        static const tegroup_chain_kind kinds[] = {TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_ACTIVATION, TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_BIAS,
+                                                   TEGROUP_CHAIN_SCALE, TEGROUP_CHAIN_USER};
+        tegroup_chain_op *op = &ops[i];
+        tegroup_chain_argument *given = &arguments[i];
+        tegroup_dtype result = chance(80) ? operand : any_float();
+        op->kind = chance(60) ? kinds[i % 3] : kinds[below(6)];
+        cols[i + 1] = cols[i];
+        given->op = i;
+        switch (op->kind) {
+        case TEGROUP_CHAIN_LINEAR:
+            cols[i + 1] = below(12);
+            make_tensor(&op->weights.weight, operand, 0, &uniform, cols[i + 1], cols[i]);
+            if (chance(50)) make_tensor(&op->weights.bias, any_float(), 0, &uniform, 1, cols[i + 1]);
+            if (backward && chance(80)) make_tensor(&op->weights.main_grad, result, 0, &uniform, cols[i + 1], cols[i]);
+            if (op->weights.main_grad.dtype && op->weights.bias.dtype) make_tensor(&op->weights.bias_grad, result, 0, &uniform, 1, cols[i + 1]);
+            if (op->weights.bias.dtype && chance(40)) given->row_scale_dtype = any_real();
+            break;
+        case TEGROUP_CHAIN_ACTIVATION:
+            op->activation = (tegroup_activation)(1 + below(TEGROUP_ACTIVATION_IDENTITY));
+            if (op->activation <= TEGROUP_ACTIVATION_SWIGLU_CLAMPED) {
+                op->interleaved = below(2);
+                cols[i + 1] = cols[i] / 2;
+            }
+            if (chance(50)) given->row_scale_dtype = any_real();
+            break;
+        case TEGROUP_CHAIN_BIAS:
+            make_tensor(&op->weights.bias, any_float(), 0, &uniform, 1, cols[i]);
+            if (backward && chance(60)) make_tensor(&op->weights.bias_grad, result, 0, &uniform, 1, cols[i]);
+            break;
+        case TEGROUP_CHAIN_SCALE: given->row_scale_dtype = any_real(); break;
+        default:
+            op->forward = user_forward;
+            op->backward = user_backward;
+            op->context = &user_failed;
+            cols[i + 1] = chance(50) ? cols[i] : (op->cols = below(12));
+            if (op->cols == 0) cols[i + 1] = cols[i];
+        }
+        if (i + 1 == count || chance(30)) make_tensor(&given->out, chance(80) ? operand : any_float(), 1, &sizes, rows, cols[i + 1]);
+        if (backward && op->kind != TEGROUP_CHAIN_BIAS && chance(i ? 20 : 60)) make_tensor(&given->grad_input, chance(80) ? operand : any_float(), 1, &sizes, rows, cols[i]);
+        if (backward && given->row_scale_dtype && (i > 0 || given->grad_input.dtype) && chance(50)) make_tensor(&given->grad_row_scale, any_real(), 1, &sizes, rows, 1);
+        tensors[weight_count++] = &op->weights.weight;
+        tensors[weight_count++] = &op->weights.bias;
+        tensors[weight_count++] = &op->weights.main_grad;
+        tensors[weight_count++] = &op->weights.bias_grad;
+    }
+    tensor_count = weight_count;
+    for (i = 0; i < count; i++) {
+        tensors[tensor_count++] = &arguments[i].out;
+        tensors[tensor_count++] = &arguments[i].grad_input;
+        tensors[tensor_count++] = &arguments[i].grad_row_scale;
+    }
+    if (backward) make_tensor(&desc.grad_output, operand, 1, &sizes, rows, cols[count]);
+    tensors[tensor_count++] = &desc.input;
+    tensors[tensor_count++] = &desc.grad_output;
+    for (i = 0; i < tensor_count; i++)
+        if (chance(97)) {
+            if (i >= weight_count) tensors[i]->pointers_space = TEGROUP_SPACE_UNSET;
+            tensors[i]->ld = tensors[i]->group_stride = 0;
+        }
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.ops = ops;
+    desc.op_count = desc.argument_count = count;
+    desc.arguments = arguments;
+    desc.unfused = chance(30);
+    desc.accumulate = backward ? below(2) : 0;
+    desc.compute = TEGROUP_COMPUTE_F64;
+    desc.check_level = (tegroup_check_level)below(2);
+    desc.threads = 1;
+    desc.refused = &refused;
+    if (chance(30)) spoil_numbers(&desc, numbers, COUNT(numbers));
+    if (chance(30)) spoil_numbers(&ops[below(count)], op_numbers, COUNT(op_numbers));
+    if (chance(30)) spoil_numbers(&arguments[below(count)], argument_numbers, COUNT(argument_numbers));
+    desc.op_count = desc.op_count > OPS ? TEGROUP_CHAIN_MAX_OPS + 1 : desc.op_count;
+    desc.argument_count = desc.argument_count > OPS ? OPS : desc.argument_count;
+
+    /* Memory as long as the tensors are. Routing that an op has of its own is another snapshot of the same sizes. */
+    prepare_tensor(&desc.input);
+    for (i = 0; i < tensor_count; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+            seen = chain_tensor(tensors[i], &desc.input, i >= weight_count);
+            tensor_memory(&seen);
+            tensors[i]->data = seen.data;
+            tensors[i]->pointers = seen.pointers;
+        }
+    for (i = 0; i < count; i++) {
+        arguments[i].row_scale = arguments[i].row_scale_dtype && chance(90) ? buffer(8 * (size_t)rows) : NULL;
+        if (chance(80)) arguments[i].snapshot = NULL;
+        else if (desc.input.shape.snapshot && ops[i].kind != TEGROUP_CHAIN_USER) {
+            const size_t bytes = room(desc.input.shape.snapshot);
+            arguments[i].snapshot = memcpy(aligned_buffer(bytes), desc.input.shape.snapshot, bytes);
+        }
+    }
+    for (i = 0; i < tensor_count; i++)
+        if (tensors[i] != &desc.input) tensors[i]->shape.snapshot = NULL;
+    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    desc.workspace = workspace;
+    desc.workspace_bytes = workspace_bytes;
+    spoil_pointers(&ops[below(count)], op_pointers, COUNT(op_pointers));
+    spoil_pointers(&arguments[below(count)], argument_pointers, COUNT(argument_pointers));
+    for (i = 0; i < tensor_count; i++) {
+        seen = chain_tensor(tensors[i], &desc.input, i >= weight_count);
+        lies |= tensor_lies(&seen);
+        if (tensors[i]->pointers_space != TEGROUP_SPACE_UNSET && room(tensors[i]->pointers) < 8 * (size_t)(tensors[i]->shape.groups > 0 ? tensors[i]->shape.groups : 0))
+            tensors[i]->pointers = NULL;
+    }
+    lies |= desc.input.shape.rows > rows || room(desc.input.shape.snapshot) < sizeof(tegroup_snapshot_header);
+    for (i = 0; i < count; i++) {
+        lies |= arguments[i].row_scale_dtype && (double)room(arguments[i].row_scale) < 8 * (double)rows;
+        lies |= room(arguments[i].snapshot) < sizeof(tegroup_snapshot_header);
+        memset(&routings[i], 0, sizeof routings[i]);
+        routings[i].shape.snapshot = arguments[i].snapshot;
+    }
+    if (lies) desc.space = TEGROUP_SPACE_DEVICE; /* no kernels here: planning alone */
+
+    explained = tegroup_chain_explain(&desc, verdicts, &error);
+    check_error(explained, &error);
+    for (i = 0; explained == TEGROUP_OK && i < desc.op_count; i++) MUST(verdicts[i].first <= i && i < verdicts[i].first + verdicts[i].count);
+    error = no_error;
+    status = tegroup_chain_plan_make(&desc, NULL, &plan, &error);
+    check_error(status, &error);
+    if (status != TEGROUP_OK) {
+        MUST(desc.struct_size != sizeof desc || (refused >= -1 && refused < OPS));
+        return;
+    }
+    if (desc.space == TEGROUP_SPACE_DEVICE) { /* the caller's functions need no kernels of ours */
+        for (i = 0; i < desc.op_count; i++) MUST(ops[i].kind == TEGROUP_CHAIN_USER);
+        return;
+    }
+    check_layout(&plan.saved);
+    check_layout(&plan.workspace);
+    desc.saved = aligned_buffer(plan.saved.total_bytes);
+    desc.saved_bytes = plan.saved.total_bytes - (size_t)(plan.saved.total_bytes && chance(3));
+    spoil_pointers(&desc, pointers, COUNT(pointers));
+    if (room(desc.saved) < desc.saved_bytes) desc.saved_bytes = room(desc.saved);
+    if (room(desc.workspace) < desc.workspace_bytes) desc.workspace_bytes = room(desc.workspace);
+    if (room(desc.input.shape.snapshot) < sizeof(tegroup_snapshot_header)) return;
+    for (i = 0; i < count; i++) tensors[tensor_count++] = &routings[i];
+    snapshots = snapshots_hash(tensors, tensor_count);
+    for (i = 0; i < 2; i++) {
+        uint64_t before = memory_hash();
+        int j;
+        for (j = 0; j < tensor_count - count; j++) {
+            seen = chain_tensor(tensors[j], &desc.input, j >= weight_count);
+            if (tensor_lies(&seen)) return; /* a call may write over a list or snapshot that it has no business with */
+        }
+        if (snapshots_hash(tensors, tensor_count) != snapshots) return;
+        error = no_error;
+        user_failed = 0;
+        status = i ? tegroup_chain_backward(&plan, &desc, NULL, &error) : tegroup_chain_forward(&plan, &desc, NULL, &error);
+        if (user_failed) MUST(status == TEGROUP_ERROR_UNSUPPORTED);
+        else {
+            check_error(status, &error);
+            if (status != TEGROUP_OK) MUST(memory_hash() == before);
+        }
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const targets[])(void) = {fuzz_layouts, fuzz_prepare, fuzz_gemm, fuzz_prepare, fuzz_gemm, fuzz_gemm, fuzz_router, fuzz_router_backward,
-                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp};
+                                            fuzz_permutation, fuzz_permute, fuzz_combine, fuzz_combine_backward, fuzz_activation, fuzz_activation_backward, fuzz_linear, fuzz_linear, fuzz_mlp, fuzz_mlp, fuzz_chain, fuzz_chain, fuzz_chain};
     if (!workspace) { /* what the CPU backend needs at the most, with one thread */
         workspace_bytes = (size_t)4 << 20;
         workspace = (char *)aligned_buffer(workspace_bytes);

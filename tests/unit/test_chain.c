@@ -554,6 +554,21 @@ static void list_planned(all_kinds *k) {
     all_kinds_plan(k);
 }
 
+/* The chain of op i alone. */
+static void alone(all_kinds *k, int i) {
+    const void *scale = k->arguments[OPS - 1 - i].row_scale;
+    k->desc.ops = &k->ops[i];
+    k->desc.op_count = k->desc.argument_count = 1;
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->arguments[0].out = k->arguments[0].grad_input = k->desc.grad_output = k->desc.input;
+    k->arguments[0].out.data = scratch((size_t)(CAPACITY * k->desc.input.shape.cols) * 8);
+    k->arguments[0].grad_input.data = scratch((size_t)(CAPACITY * k->desc.input.shape.cols) * 8);
+    k->desc.grad_output.data = scratch((size_t)(CAPACITY * k->desc.input.shape.cols) * 8);
+    k->arguments[0].row_scale = scale;
+    k->arguments[0].row_scale_dtype = scale != NULL ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_UNSET;
+    all_kinds_plan(k);
+}
+
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
 UTEST(chain, refuses) {
     rng r = rng_seed(8004);
@@ -598,6 +613,17 @@ UTEST(chain, refuses) {
     NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
     NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
     NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
+    NO(FORWARD, a[3].out.data = NULL, NULL_ARGUMENT, "output.data", 3); /* a USER's */
+    NO(FORWARD, a[3].out.data = (char *)a[3].out.data + 4, ALIGNMENT, "output.data", 3);
+    for (int i = 3; i < 6; i += 2) { /* what no product sees to: a USER, a SCALE */
+        NO(FORWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "snapshot", 0);
+        NO(FORWARD, alone(k, i); memset(k->rows.a.snapshot, 0, 4), CAPACITY, "snapshot", 0);
+        NO(FORWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
+        NO(BACKWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "snapshot", 0);
+        NO(BACKWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
+        NO(BACKWARD, alone(k, i); k->desc.grad_output.data = NULL, NULL_ARGUMENT, "grad_output.data", 0);
+        NO(BACKWARD, alone(k, i); k->arguments[0].grad_input.data = (char *)k->arguments[0].grad_input.data + 4, ALIGNMENT, "grad_input.data", 0);
+    }
     NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
     NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
     all_kinds_make(k, 1, &r); /* a caller's refusal ends the call */
