@@ -7004,9 +7004,11 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
-    if (op->kind == TEGROUP_CHAIN_LINEAR)
+    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
+    }
     if (op->kind == TEGROUP_CHAIN_BIAS)
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);
@@ -7604,33 +7606,28 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return TEGROUP_OK;
 }
 
-/* An op that is no product sees to its routing itself. */
-static inline tegroup_status tegroup_impl_chain_check_routing(const tegroup_chain_desc *desc,
-                                                              const tegroup_impl_chain *chain, int32_t i,
-                                                              tegroup_error *error) {
-    const void *snapshot = tegroup_impl_chain_snapshot(chain, i);
-    TEGROUP_IMPL_RULE(snapshot != NULL, ERROR_NULL_ARGUMENT, "snapshot", "must not be NULL", 1, 0);
-    return tegroup_impl_check_snapshot(snapshot, "snapshot", desc->input.shape.rows, desc->space, error);
+/* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
+static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
+                                                             const tegroup_impl_chain *chain, int32_t i,
+                                                             const tegroup_tensor *rows,
+                                                             tegroup_impl_linear_tensor word, tegroup_error *error) {
+    const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
+    tegroup_status status;
+    if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->check_level, error);
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(word, TEGROUP_IMPL_TENSOR, error);
+    return status;
 }
 
-/* ... and so does the chain for a caller's function, and for the rows that it is handed. */
+/* What a caller's function is handed. */
 static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_desc *desc,
                                                            const tegroup_impl_chain *chain, int32_t i, int backward,
                                                            tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
-                             *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output"),
-                             *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
-                             *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input");
-    const tegroup_matrix x = tegroup_impl_mlp_matrix(&chain->values[i]),
-                         y = tegroup_impl_mlp_matrix(&chain->values[i + 1]),
-                         dx = tegroup_impl_mlp_matrix(&chain->grads[i]),
-                         dy = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_routing(desc, chain, i, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&x, input, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    if (!backward) return tegroup_impl_check_matrix(&y, output, -1, -1, TEGROUP_IMPL_FLOATS, error);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&dy, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    if (dx.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    return tegroup_impl_check_matrix(&dx, grad_input, -1, -1, TEGROUP_IMPL_FLOATS, error);
+    const tegroup_tensor *x = &chain->values[i], *dx = &chain->grads[i];
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_memory(desc, chain, i, x, TEGROUP_IMPL_LINEAR_INPUT, error));
+    if (!backward) return tegroup_impl_chain_check_memory(desc, chain, i, x + 1, TEGROUP_IMPL_LINEAR_OUT, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_memory(desc, chain, i, dx + 1, TEGROUP_IMPL_LINEAR_GRAD_OUTPUT, error));
+    return tegroup_impl_chain_check_memory(desc, chain, i, dx, TEGROUP_IMPL_LINEAR_DGRAD_OUT, error);
 }
 
 /* One op, or the MLP that begins there. run 0: only what it checks. */
@@ -7659,7 +7656,8 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
         return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error)
                    : tegroup_impl_chain_check_user(desc, chain, i, 0, error);
     default:
-        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_routing(desc, chain, i, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
         return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
@@ -7699,7 +7697,8 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
                    : tegroup_impl_chain_check_user(desc, chain, i, 1, error);
     default:
         if (!wants_dx) return TEGROUP_OK;
-        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_routing(desc, chain, i, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
         return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;

@@ -88,9 +88,11 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_ACTIVATION)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
-    if (op->kind == TEGROUP_CHAIN_LINEAR)
+    if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
+    }
     if (op->kind == TEGROUP_CHAIN_BIAS)
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);

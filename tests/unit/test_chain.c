@@ -613,16 +613,17 @@ UTEST(chain, refuses) {
     NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
     NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
     NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
-    NO(FORWARD, a[3].out.data = NULL, NULL_ARGUMENT, "output.data", 3); /* a USER's */
-    NO(FORWARD, a[3].out.data = (char *)a[3].out.data + 4, ALIGNMENT, "output.data", 3);
+    NO(FORWARD, a[3].out.data = NULL, NULL_ARGUMENT, "out.data", 3); /* a USER's */
+    NO(FORWARD, a[3].out.data = (char *)a[3].out.data + 4, ALIGNMENT, "out.data", 3);
     for (int i = 3; i < 6; i += 2) { /* what no product sees to: a USER, a SCALE */
-        NO(FORWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "snapshot", 0);
-        NO(FORWARD, alone(k, i); memset(k->rows.a.snapshot, 0, 4), CAPACITY, "snapshot", 0);
+        NO(FORWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 0);
+        NO(FORWARD, alone(k, i); memset(k->rows.a.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", 0);
         NO(FORWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
-        NO(BACKWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "snapshot", 0);
+        NO(BACKWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 0);
         NO(BACKWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
         NO(BACKWARD, alone(k, i); k->desc.grad_output.data = NULL, NULL_ARGUMENT, "grad_output.data", 0);
-        NO(BACKWARD, alone(k, i); k->arguments[0].grad_input.data = (char *)k->arguments[0].grad_input.data + 4, ALIGNMENT, "grad_input.data", 0);
+        NO(BACKWARD, alone(k, i); k->arguments[0].grad_input.data = (char *)k->arguments[0].grad_input.data + 4, ALIGNMENT, i == 3 ? "dgrad_out.data" : "grad_input.data", 0);
+        NO(FORWARD, alone(k, i); k->desc.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(k->rows.a.snapshot).start)[0] = CAPACITY, CAPACITY, "input.shape.snapshot", 0);
     }
     NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
     NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
@@ -670,6 +671,8 @@ UTEST(chain, refuses_to_plan) {
     NO(PLAN, a[2].grad_input = rows_of(k, WIDTH), COMBINATION, "arguments.grad_input", 4);
     NO(PLAN, a[2].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 4);
     NO(PLAN, a[3].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 3);
+    NO(PLAN, k->ops[0].weights.weight.shape.rows = -1, VALUE, "weight.shape.rows", 0);
+    NO(PLAN, k->ops[2].weights.weight.shape.rows = TEGROUP_MAX_ROWS + 1, VALUE, "weight.shape.rows", 2);
     NO(PLAN, a[3].snapshot = k->desc.input.shape.snapshot, COMBINATION, "arguments.snapshot", 3);
     NO(PLAN, a[1].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 5);
     NO(PLAN, a[5].row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "arguments.row_scale_dtype", 1);
