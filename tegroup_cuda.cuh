@@ -29,10 +29,13 @@
  *   [19] Hopper's instructions
  *   [20] Hopper GEMM: tiles
  *   [21] Hopper GEMM: what becomes of sums
- *   [22] Hopper GEMM: the kernel
- *   [23] Hopper GEMM: plan and launch
- *   [24] GPU backends: plan, check and run
- *   [25] GPU backends: choosing an algorithm
+ *   [22] Hopper GEMM: a block
+ *   [23] Hopper GEMM: operands to shared memory
+ *   [24] Hopper GEMM: results from shared memory
+ *   [25] Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [26] Hopper GEMM: plan and launch
+ *   [27] GPU backends: plan, check and run
+ *   [28] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -5029,18 +5032,16 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [22] Hopper GEMM: the kernel ==== */
+/* ==== [22] Hopper GEMM: a block ==== */
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- a block ---- */
-
-template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
+/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
+ * hold the first have nvcc make other code.) */
+template <typename SHAPE> struct tegroup_impl_sm90_block {
     static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
-    typedef float sums[SHAPE::PARTS][SHAPE::COLS / 2];
     const tegroup_impl_sm90_call &call;
     uint32_t ring, slabs; /* addresses in shared memory */
     tegroup_impl_sm90_rest<SHAPE> *rest;
-
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
     static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
 
@@ -5103,6 +5104,57 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             __syncwarp();
         }
     }
+
+    /* First line of a warpgroup's part of a tile. */
+    static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
+    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
+        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
+    }
+    __device__ __forceinline__ bool is_wide() const {
+        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
+    }
+
+    /* ---- results go through slabs of 64 lines of 128 bytes: number n of a tile through slab n % USED ---- */
+
+    __device__ __forceinline__ uint32_t slab(int group, int which) const {
+        return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
+    }
+    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
+     * the least, and would go on past it. */
+    __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
+                                         int32_t cols) const {
+        const int32_t left = SHAPE::FLIPS
+                                 ? item.lines - line
+                                 : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0) - col;
+        return left > 0 && left < cols && left % (cols / 8) != 0;
+    }
+    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
+        return slabs
+               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
+                            + ((int)(set % SHAPE::SETS) * 3 + piece) * SHAPE::PIECE);
+    }
+};
+#endif
+
+/* ==== [23] Hopper GEMM: operands to shared memory ==== */
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
+    typedef tegroup_impl_sm90_block<SHAPE> base;
+    using base::anywhere;
+    using base::at;
+    using base::call;
+    using base::give;
+    using base::lane;
+    using base::narrow;
+    using base::rest;
+    using base::ring;
+    using base::STAGES;
+    using base::take;
+
+    __device__ __forceinline__ tegroup_impl_sm90_loader(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
 
     /* One thread: the stages of every tile. */
     __device__ __forceinline__ void load() const {
@@ -5247,9 +5299,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ bool halves() const {
         return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
     }
-    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
-        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
-    }
     __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
         return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
     }
@@ -5300,13 +5349,191 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         }
         tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
     }
+};
+#endif
 
-    __device__ __forceinline__ void release(uint32_t step) const {
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+/* ==== [24] Hopper GEMM: results from shared memory ==== */
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
+    typedef tegroup_impl_sm90_loader<SHAPE> base;
+    using base::anywhere;
+    using base::at;
+    using base::call;
+    using base::ends;
+    using base::give;
+    using base::is_wide;
+    using base::line_of;
+    using base::piece;
+    using base::rest;
+    using base::slab;
+    using base::slabs;
+    using base::take;
+
+    __device__ __forceinline__ tegroup_impl_sm90_storer(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
+
+    /* One thread a warpgroup: its results from the slabs, and C to them. */
+    __device__ __forceinline__ void store(int group) const {
+        uint32_t rounds = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.group < 0) break;
+            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
+            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
+            else if (is_wide()) store_tile<true>(group, item, &rounds);
+            else store_tile<false>(group, item, &rounds);
+        }
+        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
     }
-    __device__ __forceinline__ void wait_full(uint32_t step) const {
-        tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
+    template <bool WIDE>
+    __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < results::USED; i++) prepare<WIDE>(group, item, i);
+#pragma unroll 1
+        for (int i = 0; i < results::COUNT; i++) {
+            int32_t x, y, z;
+            tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
+            if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
+                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
+                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
+            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
+            if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
+            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
+            prepare<WIDE>(group, item, i - 1 + results::USED);
+        }
+        *rounds += results::COUNT / results::USED;
     }
+    /* The slab that result `number` goes through is free; C comes to it where that is added. */
+    template <bool WIDE>
+    __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        const uint32_t ready = at(&rest->ready[group][number % results::USED]);
+        int32_t x, y, z;
+        if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(ready);
+            return;
+        }
+        tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
+        tegroup_impl_tma_load(slab(group, number % results::USED), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
+                              anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
+    }
+    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
+    template <bool WIDE>
+    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
+                                          tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
+        typedef typename SHAPE::template results<WIDE> results;
+        const int line = line_of(group) + number / results::ACROSS * 64;
+        const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
+        const int32_t col = number % results::ACROSS * results::COLS;
+        if (SHAPE::FITS) {
+            const int32_t rows = (int32_t)tegroup_impl_min(item.rows - col, TEGROUP_IMPL_SM90_LINES);
+            *x = i;
+            place_rows(item, operand, item.j0 + col, rows, y, z);
+            return v > 0 && rows > 0;
+        }
+        if (SHAPE::FLIPS) { /* never ragged */
+            *x = i;
+            *y = item.j0 + col;
+            *z = call.listed[operand] ? 0 : item.group;
+            return v > 0 && col < item.cols;
+        }
+        *x = item.j0 + col;
+        place_rows(item, operand, i, v, y, z);
+        return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
+    }
+    /* A box of `rows` of the group, from `row` on. */
+    __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                               int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
+        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
+        *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
+    }
+    /* Columns past the last one TMA leaves out. */
+    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
+        const bool halves = !call.epilogue.activation.interleaved,
+                   keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
+                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.epilogue.activates_again;
+        const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
+        tegroup_impl_tma_store_wait<0>();
+        for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
+#pragma unroll 1
+        for (int i = 0; i < sets; i++) {
+            const uint32_t set = *done + i;
+            int32_t x, y, z;
+            tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
+            if (place_set(group, item, i, &x, &y, &z)) {
+                if (keeps_d) {
+                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,
+                                           true, item.origin[TEGROUP_IMPL_D]);
+                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, set, 1),
+                                           halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
+                }
+                if (keeps_activated)
+                    tegroup_impl_tma_store(&call.activated, piece(group, set, 2), x, y, z, true, call.activated_shift);
+            }
+            tegroup_impl_tma_store_commit();
+            if (i + SHAPE::SETS >= sets) continue;
+            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
+            prepare_set(group, item, *done, i + SHAPE::SETS);
+        }
+        *done += (uint32_t)sets;
+    }
+    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
+    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
+                                                int i) const {
+        const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
+        const bool halves = !call.epilogue.activation.interleaved;
+        int32_t x, y, z;
+        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
+            tegroup_impl_barrier_arrive(ready);
+            return;
+        }
+        tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
+        tegroup_impl_tma_load(piece(group, set, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
+                              item.origin[TEGROUP_IMPL_C]);
+        tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
+                              halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
+    }
+    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
+     * lines. */
+    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
+                                              int32_t *y, int32_t *z) const {
+        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
+        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
+        *x = item.j0 * 32 / SHAPE::SET_COLS + i % across * 32;
+        *y = TEGROUP_IMPL_SM90_LINES - v;
+        *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
+        return v > 0;
+    }
+};
+#endif
+
+/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel ==== */
+
+#if TEGROUP_IMPL_HOPPER
+template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
+    typedef tegroup_impl_sm90_storer<SHAPE> base;
+    using base::at;
+    using base::call;
+    using base::ends;
+    using base::give;
+    using base::is_wide;
+    using base::lane;
+    using base::line_of;
+    using base::narrow;
+    using base::piece;
+    using base::rest;
+    using base::ring;
+    using base::slab;
+    using base::STAGES;
+    using base::take;
+    typedef float sums[SHAPE::PARTS][SHAPE::COLS / 2];
+
+    __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
 
     /* Warpgroup `group` (0 or 1): sums and results. */
     __device__ __forceinline__ void multiply(int group) const {
@@ -5340,9 +5567,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
-    /* First line of a warpgroup's part of a tile. */
-    static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
-
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
                                          uint32_t *rounds) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
@@ -5362,9 +5586,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else store_halves<false>(group, item, false, *rounds, sum);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
-    }
-    __device__ __forceinline__ bool is_wide() const {
-        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
@@ -5430,6 +5651,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_wgmma_commit();
         fence<COLS>(sum);
     }
+    __device__ __forceinline__ void release(uint32_t step) const {
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+    }
+    __device__ __forceinline__ void wait_full(uint32_t step) const {
+        tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
+    }
     /* The compiler may not move what it does with the sums across. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
@@ -5438,195 +5665,37 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
 
-    /* ---- results: through slabs of 64 lines of 128 bytes, USED of them one after another ---- */
-
-    /* Which of its slabs result `number` of a tile goes through, and where that is. */
-    template <bool WIDE> static __device__ __forceinline__ int slab_of(int number) {
-        return number % SHAPE::template results<WIDE>::USED;
-    }
-    template <bool WIDE> __device__ __forceinline__ uint32_t slab(int group, int number) const {
-        return slabs + (uint32_t)((group * SHAPE::SLABS + slab_of<WIDE>(number)) * TEGROUP_IMPL_SM90_SLAB);
-    }
-    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
-    template <bool WIDE>
-    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
-                                          tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        const int line = line_of(group) + number / results::ACROSS * 64;
-        const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        const int32_t col = number % results::ACROSS * results::COLS;
-        if (SHAPE::FITS) {
-            const int32_t rows = (int32_t)tegroup_impl_min(item.rows - col, TEGROUP_IMPL_SM90_LINES);
-            *x = i;
-            place_rows(item, operand, item.j0 + col, rows, y, z);
-            return v > 0 && rows > 0;
-        }
-        if (SHAPE::FLIPS) { /* never ragged */
-            *x = i;
-            *y = item.j0 + col;
-            *z = call.listed[operand] ? 0 : item.group;
-            return v > 0 && col < item.cols;
-        }
-        *x = item.j0 + col;
-        place_rows(item, operand, i, v, y, z);
-        return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
-    }
-    /* A box of `rows` of the group, from `row` on. */
-    __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
-                                               int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
-        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
-        *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
-    }
-    /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
-    template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = SHAPE::FLIPS ? item.lines - number / results::ACROSS * 64
-                                          : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
-                                                - number % results::ACROSS * results::COLS;
-        return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
-    }
-
-    /* One thread a warpgroup: its results from the slabs, and C to them. */
-    __device__ __forceinline__ void store(int group) const {
-        uint32_t rounds = 0;
-        for (int32_t number = 0;; number++) {
-            const tegroup_impl_sm90_item item = *take(number);
-            give(number);
-            if (item.group < 0) break;
-            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (is_wide()) store_tile<true>(group, item, &rounds);
-            else store_tile<false>(group, item, &rounds);
-        }
-        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
-    }
-    template <bool WIDE>
-    __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < results::USED; i++) prepare<WIDE>(group, item, i);
-#pragma unroll 1
-        for (int i = 0; i < results::COUNT; i++) {
-            int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][slab_of<WIDE>(i)]), (*rounds + i / results::USED) & 1);
-            if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z) && !ends<WIDE>(item, i))
-                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab<WIDE>(group, i), x, y, z,
-                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
-            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
-            if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
-            prepare<WIDE>(group, item, i - 1 + results::USED);
-        }
-        *rounds += results::COUNT / results::USED;
-    }
-    /* The slab that result `number` goes through is free; C comes to it where that is added. */
-    template <bool WIDE>
-    __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
-        const uint32_t ready = at(&rest->ready[group][slab_of<WIDE>(number)]);
-        int32_t x, y, z;
-        if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
-            tegroup_impl_barrier_arrive(ready);
-            return;
-        }
-        tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab<WIDE>(group, number), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
-                              anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
-    }
-
-    /* Sets of an activation, which a warpgroup counts from its first tile on. */
-    __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
-        return slabs
-               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
-                            + ((int)(set % SHAPE::SETS) * 3 + piece) * SHAPE::PIECE);
-    }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
-     * lines. */
-    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
-                                              int32_t *y, int32_t *z) const {
-        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
-        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 * 32 / SHAPE::SET_COLS + i % across * 32;
-        *y = TEGROUP_IMPL_SM90_LINES - v;
-        *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
-        return v > 0;
-    }
-    /* Columns past the last one TMA leaves out. */
-    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
-        const bool halves = !call.epilogue.activation.interleaved,
-                   keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
-                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.epilogue.activates_again;
-        const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
-        tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
-#pragma unroll 1
-        for (int i = 0; i < sets; i++) {
-            const uint32_t set = *done + i;
-            int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
-            if (place_set(group, item, i, &x, &y, &z)) {
-                if (keeps_d) {
-                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,
-                                           true, item.origin[TEGROUP_IMPL_D]);
-                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, set, 1),
-                                           halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
-                }
-                if (keeps_activated)
-                    tegroup_impl_tma_store(&call.activated, piece(group, set, 2), x, y, z, true, call.activated_shift);
-            }
-            tegroup_impl_tma_store_commit();
-            if (i + SHAPE::SETS >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
-            prepare_set(group, item, *done, i + SHAPE::SETS);
-        }
-        *done += (uint32_t)sets;
-    }
-    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
-    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
-                                                int i) const {
-        const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
-        const bool halves = !call.epilogue.activation.interleaved;
-        int32_t x, y, z;
-        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
-            tegroup_impl_barrier_arrive(ready);
-            return;
-        }
-        tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
-        tegroup_impl_tma_load(piece(group, set, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
-                              item.origin[TEGROUP_IMPL_C]);
-        tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
-                              halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
-    }
+    /* ---- results to slabs ---- */
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_barrier_wait(at(&rest->ready[group][slab_of<WIDE>(number)]),
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
                                   (rounds + number / results::USED) & 1);
     }
     /* It is written. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        if (ends<WIDE>(item, number)) {
+        if (ends(item, number / results::ACROSS * 64, number % results::ACROSS * results::COLS, results::COLS)) {
             tegroup_impl_warpgroup_sync(1 + group);
             const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
                           col = item.j0 + number % results::ACROSS * results::COLS;
             if (SHAPE::FLIPS)
                 tegroup_impl_sm90_copy<WIDE>(
-                    &call.call, item.group, slab<WIDE>(group, number), col,
+                    &call.call, item.group, slab(group, number % results::USED), col,
                     SHAPE::FITS ? item.j0 + item.rows
                                 : (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols),
                     line);
             else
-                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
+                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab(group, number % results::USED), line,
                                              item.i0 + item.lines, col);
             tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
         }
         tegroup_impl_async_fence();
         __syncwarp();
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][slab_of<WIDE>(number)]));
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
     }
-
     template <bool TERMS>
     __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
                                                  uint32_t rounds, sums &sum) const {
@@ -5643,7 +5712,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<false>(group, number) + mine;
+                const uint32_t to = slab(group, number % results::USED) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
@@ -5684,7 +5753,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane % 2 * 8);
+                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
@@ -5713,7 +5782,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 end<true>(group, item, number);
             }
     }
-
     /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
      * wrote itself. That is long, and stands once for all sets. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
@@ -5810,7 +5878,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    const tegroup_impl_sm90_block<BF16, SHAPE> block(call, tegroup_impl_memory);
+    const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
     block.init();
     if (warp < 4) {
@@ -5828,7 +5896,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [23] Hopper GEMM: plan and launch ==== */
+/* ==== [26] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, the first for every problem. FEW(op) is PORTABLE's
@@ -6291,7 +6359,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [24] GPU backends: plan, check and run ==== */
+/* ==== [27] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -6415,7 +6483,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [25] GPU backends: choosing an algorithm ==== */
+/* ==== [28] GPU backends: choosing an algorithm ==== */
 
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {

@@ -1,281 +1,26 @@
-/* ---- Hopper GEMM: the kernel ---- */
+/* ---- Hopper GEMM: sums, their way to shared memory, and the kernel ---- */
 
 #if TEGROUP_IMPL_HOPPER
-/* ---- a block ---- */
-
-template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
-    static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
+template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
+    typedef tegroup_impl_sm90_storer<SHAPE> base;
+    using base::at;
+    using base::call;
+    using base::ends;
+    using base::give;
+    using base::is_wide;
+    using base::lane;
+    using base::line_of;
+    using base::narrow;
+    using base::piece;
+    using base::rest;
+    using base::ring;
+    using base::slab;
+    using base::STAGES;
+    using base::take;
     typedef float sums[SHAPE::PARTS][SHAPE::COLS / 2];
-    const tegroup_impl_sm90_call &call;
-    uint32_t ring, slabs; /* addresses in shared memory */
-    tegroup_impl_sm90_rest<SHAPE> *rest;
 
-    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
-    static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
-
-    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
-        : call(c) {
-        static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
-        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
-        ring = tegroup_impl_shared(memory);
-        slabs = ring + STAGES * SHAPE::STAGE_BYTES;
-        rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
-    }
-    __device__ __forceinline__ void init() const {
-        if (threadIdx.x == 0) {
-            const int loaders = gathers() ? 32 : 1;
-            for (int s = 0; s < STAGES; s++) {
-                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
-                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
-            }
-            for (int i = 0; i < ITEMS; i++) {
-                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
-                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
-            }
-            for (int w = 0; w < 2; w++) {
-                tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
-                for (int i = 0; i < SHAPE::SLABS; i++) {
-                    tegroup_impl_barrier_init(at(&rest->ready[w][i]), 1);
-                    tegroup_impl_barrier_init(at(&rest->written[w][i]), 4);
-                }
-            }
-            tegroup_impl_async_fence();
-        }
-        __syncthreads();
-    }
-    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
-    __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
-        return call.ragged[operand] || call.listed[operand];
-    }
-    __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
-        tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
-        return &rest->items[number % ITEMS];
-    }
-    /* By every thread that took it, after its last look. */
-    __device__ __forceinline__ void give(int32_t number) const {
-        tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
-    }
-
-    /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call);
-        bool there = true;
-        for (int32_t number = 0; there; number++) {
-            tegroup_impl_sm90_item item;
-            item.group = -1;
-            there = walk.next(&item);
-            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
-            __syncwarp();
-        }
-    }
-
-    /* One thread: the stages of every tile. */
-    __device__ __forceinline__ void load() const {
-        uint32_t step = 0;
-        for (int32_t number = 0;; number++) {
-            const tegroup_impl_sm90_item item = *take(number);
-            give(number);
-            if (item.group < 0) break;
-            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
-                const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
-                              steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
-#pragma unroll
-                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
-                    if (i == steps) break;
-                    const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
-                    tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
-                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
-                    load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
-                }
-#pragma unroll
-                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
-                    if (i == steps) break;
-                    const uint32_t stage = (step + i) % STAGES;
-                    load_b(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES + SHAPE::A_BYTES,
-                           at(&rest->full[stage]));
-                }
-                step += (uint32_t)steps;
-            }
-        }
-    }
-    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
-     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
-     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
-     * not found ahead without end. */
-    __device__ __forceinline__ void load_gathered() const {
-        constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
-        const tegroup_gemm_desc &desc = call.call.desc;
-        const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
-        uint32_t step = 0, said = 0;
-        for (int32_t number = 0;; number++) {
-            const tegroup_impl_sm90_item item = *take(number);
-            give(number);
-            if (item.k <= 0 || item.group < 0) {
-                tegroup_impl_cp_wait<0>();
-                for (; said < step; said++) arrived(said);
-            }
-            if (item.group < 0) break;
-            if (!wgrad)
-                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
-                     rest->picked_a);
-            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
-                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
-                               to = ring + stage * SHAPE::STAGE_BYTES;
-                if (wgrad && a)
-                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
-                         rest->picked_a);
-                if (b)
-                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
-                         rest->picked_b);
-                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
-                if (lane() == 0) {
-                    tegroup_impl_barrier_expect(full, (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : b_bytes(item)));
-                    if (!a) load_a(item, k0, to, full);
-                    if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
-                }
-                if (!wgrad) copy_rows(desc.a, rest->picked_a, k0, SHAPE::TILE_M, to);
-                if (wgrad && a)
-                    for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                        copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
-                if (b)
-                    for (int j = 0; j < SHAPE::COLS; j += 64)
-                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES,
-                                  to + SHAPE::A_BYTES + j * 128);
-                tegroup_impl_cp_commit();
-                tegroup_impl_cp_wait<LAG>();
-                for (; said + LAG <= step; said++) arrived(said);
-            }
-        }
-    }
-    /* What this lane copied for a step can be read by wgmma. */
-    __device__ __forceinline__ void arrived(uint32_t step) const {
-        tegroup_impl_async_fence();
-        tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
-    }
-    /* Where `count` rows of an operand are, of which the first `there` exist. */
-    static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
-                                                int32_t *picked) {
-        __syncwarp(); /* the rows before these have been copied */
-        for (int i = lane(); i < count; i += 32)
-            picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
-        __syncwarp();
-    }
-    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole chunks eight are
-     * under way at a time, since a copy waits for its row to be looked up. */
-    __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
-                                              uint32_t to) const {
-        const int chunk = lane() % 8, first = lane() / 8;
-        const uint64_t row_bytes = (uint64_t)tegroup_impl_ld(&t) * 2;
-        const int64_t left = (t.shape.cols - col - chunk * 8) * 2;
-        const char *from = (const char *)t.data + (left > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
-        const int32_t none = left > 0 ? 0 : -1;
-        to += (uint32_t)(first * 128 + (chunk ^ first) * 16);
-        if (left > 0 && left < 16) {
-#pragma unroll 1
-            for (int i = first, r = 0; i < count; i += 4, r++)
-                tegroup_impl_load_slowly<1>((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
-                                            from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
-                                            picked[i] < 0 ? 0 : (int32_t)left);
-            return;
-        }
-#pragma unroll 1
-        for (int i = first; i < count; i += 32, to += 32 * 128) {
-            int32_t row[8];
-#pragma unroll
-            for (int r = 0; r < 8; r++) row[r] = picked[i + 4 * r] | none;
-#pragma unroll
-            for (int r = 0; r < 8; r++)
-                tegroup_impl_cp_async_unless(row[r] < 0, (to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
-                                             from + (uint64_t)(uint32_t)(row[r] < 0 ? 0 : row[r]) * row_bytes);
-        }
-    }
-    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
-                                           uint32_t full) const {
-        if (is_short(item))
-            load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
-                     SHAPE::SHORT);
-        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
-        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
-        else
-#pragma unroll
-            for (int i = 0; i < SHAPE::TILE_M; i += 64)
-                load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
-                          TEGROUP_IMPL_SM90_LINES);
-    }
-    static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
-        return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
-    }
-    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
-        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
-    }
-    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
-    __device__ __forceinline__ bool halves() const {
-        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
-    }
-    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
-        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
-    }
-    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
-        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
-    }
-    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
-                                           uint32_t full) const {
-        if (SHAPE::FITS) {
-            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
-            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
-            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
-            else
-                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, item.j0,
-                         item.rows, item.cols);
-        } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
-            const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
-            const bool two = halves();
-            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
-            if (two)
-                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
-                             item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
-        } else
-#pragma unroll
-            for (int j = 0; j < SHAPE::COLS; j += 64)
-                if (j < SHAPE::NARROW || !narrow(item))
-                    load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
-                              TEGROUP_IMPL_SM90_LINES);
-    }
-    /* Forward: a box of the group's weights, from `row` on. */
-    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
-                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
-        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
-                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
-    }
-    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
-    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
-                                              uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
-                                              int32_t box) const {
-        load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
-    }
-    /* By another map, whose boxes begin `further` bytes on. */
-    __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
-                                             const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
-                                             int32_t col, int32_t row, int32_t rows, int32_t box) const {
-        int32_t y = row, z = call.listed[operand] ? 0 : item.group;
-        if (call.ragged[operand]) {
-            const int32_t v = rows < box ? rows : box;
-            y = box - v;
-            z = item.first_row[operand] + row + v;
-        }
-        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
-    }
-
-    __device__ __forceinline__ void release(uint32_t step) const {
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
-    }
-    __device__ __forceinline__ void wait_full(uint32_t step) const {
-        tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
-    }
+    __device__ __forceinline__ tegroup_impl_sm90_multiplier(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
 
     /* Warpgroup `group` (0 or 1): sums and results. */
     __device__ __forceinline__ void multiply(int group) const {
@@ -309,9 +54,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
-    /* First line of a warpgroup's part of a tile. */
-    static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
-
     __device__ __forceinline__ void work(int group, const tegroup_impl_sm90_item &item, uint32_t step,
                                          uint32_t *rounds) const {
         const bool adds = !SHAPE::FLIPS && item.beta != 0, wide = is_wide();
@@ -331,9 +73,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         else store_halves<false>(group, item, false, *rounds, sum);
         *rounds += wide ? SHAPE::template results<true>::COUNT / SHAPE::template results<true>::USED
                         : SHAPE::template results<false>::COUNT / SHAPE::template results<false>::USED;
-    }
-    __device__ __forceinline__ bool is_wide() const {
-        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
     }
     /* Stages of a tile of which this warpgroup has no lines. */
     __device__ __forceinline__ void see_off(int group, uint32_t step, uint32_t steps) const {
@@ -399,6 +138,12 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_wgmma_commit();
         fence<COLS>(sum);
     }
+    __device__ __forceinline__ void release(uint32_t step) const {
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->empty[step % STAGES]));
+    }
+    __device__ __forceinline__ void wait_full(uint32_t step) const {
+        tegroup_impl_barrier_wait(at(&rest->full[step % STAGES]), step / STAGES & 1);
+    }
     /* The compiler may not move what it does with the sums across. */
     template <int COLS> static __device__ __forceinline__ void fence(sums &sum) {
 #pragma unroll
@@ -407,195 +152,37 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
             for (int i = 0; i < COLS / 2; i++) asm volatile("" : "+f"(sum[m][i])::"memory");
     }
 
-    /* ---- results: through slabs of 64 lines of 128 bytes, USED of them one after another ---- */
-
-    /* Which of its slabs result `number` of a tile goes through, and where that is. */
-    template <bool WIDE> static __device__ __forceinline__ int slab_of(int number) {
-        return number % SHAPE::template results<WIDE>::USED;
-    }
-    template <bool WIDE> __device__ __forceinline__ uint32_t slab(int group, int number) const {
-        return slabs + (uint32_t)((group * SHAPE::SLABS + slab_of<WIDE>(number)) * TEGROUP_IMPL_SM90_SLAB);
-    }
-    /* Where slab `number` of a tile goes, or C for it comes from. False: there are no lines or columns. */
-    template <bool WIDE>
-    __device__ __forceinline__ bool place(int group, const tegroup_impl_sm90_item &item, int number,
-                                          tegroup_impl_operand operand, int32_t *x, int32_t *y, int32_t *z) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        const int line = line_of(group) + number / results::ACROSS * 64;
-        const int32_t i = item.i0 + line, v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        const int32_t col = number % results::ACROSS * results::COLS;
-        if (SHAPE::FITS) {
-            const int32_t rows = (int32_t)tegroup_impl_min(item.rows - col, TEGROUP_IMPL_SM90_LINES);
-            *x = i;
-            place_rows(item, operand, item.j0 + col, rows, y, z);
-            return v > 0 && rows > 0;
-        }
-        if (SHAPE::FLIPS) { /* never ragged */
-            *x = i;
-            *y = item.j0 + col;
-            *z = call.listed[operand] ? 0 : item.group;
-            return v > 0 && col < item.cols;
-        }
-        *x = item.j0 + col;
-        place_rows(item, operand, i, v, y, z);
-        return v > 0 && col < item.cols && *x < call.call.desc.d.shape.cols;
-    }
-    /* A box of `rows` of the group, from `row` on. */
-    __device__ __forceinline__ void place_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
-                                               int32_t row, int32_t rows, int32_t *y, int32_t *z) const {
-        *y = call.ragged[operand] ? TEGROUP_IMPL_SM90_LINES - rows : row;
-        *z = call.ragged[operand] ? item.first_row[operand] + row + rows : call.listed[operand] ? 0 : item.group;
-    }
-    /* Does slab `number` hold the end of the columns within 16 bytes? TMA stores these at the least, and would go on past it. */
-    template <bool WIDE> __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int number) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        const int32_t left = SHAPE::FLIPS ? item.lines - number / results::ACROSS * 64
-                                          : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0)
-                                                - number % results::ACROSS * results::COLS;
-        return left > 0 && left < results::COLS && left % (WIDE ? 4 : 8) != 0;
-    }
-
-    /* One thread a warpgroup: its results from the slabs, and C to them. */
-    __device__ __forceinline__ void store(int group) const {
-        uint32_t rounds = 0;
-        for (int32_t number = 0;; number++) {
-            const tegroup_impl_sm90_item item = *take(number);
-            give(number);
-            if (item.group < 0) break;
-            if ((SHAPE::TURNS && (number & 1) != group) || item.lines <= line_of(group)) continue;
-            if (SHAPE::ACTIVATES) store_sets(group, item, &rounds);
-            else if (is_wide()) store_tile<true>(group, item, &rounds);
-            else store_tile<false>(group, item, &rounds);
-        }
-        tegroup_impl_tma_store_wait<0>(); /* shared memory must outlive its readers */
-    }
-    template <bool WIDE>
-    __device__ __forceinline__ void store_tile(int group, const tegroup_impl_sm90_item &item, uint32_t *rounds) const {
-        typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < results::USED; i++) prepare<WIDE>(group, item, i);
-#pragma unroll 1
-        for (int i = 0; i < results::COUNT; i++) {
-            int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][slab_of<WIDE>(i)]), (*rounds + i / results::USED) & 1);
-            if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z) && !ends<WIDE>(item, i))
-                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab<WIDE>(group, i), x, y, z,
-                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
-            tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
-            if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
-            tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
-            prepare<WIDE>(group, item, i - 1 + results::USED);
-        }
-        *rounds += results::COUNT / results::USED;
-    }
-    /* The slab that result `number` goes through is free; C comes to it where that is added. */
-    template <bool WIDE>
-    __device__ __forceinline__ void prepare(int group, const tegroup_impl_sm90_item &item, int number) const {
-        const uint32_t ready = at(&rest->ready[group][slab_of<WIDE>(number)]);
-        int32_t x, y, z;
-        if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
-            tegroup_impl_barrier_arrive(ready);
-            return;
-        }
-        tegroup_impl_barrier_expect(ready, TEGROUP_IMPL_SM90_SLAB);
-        tegroup_impl_tma_load(slab<WIDE>(group, number), &call.map[TEGROUP_IMPL_C], ready, x, y, z,
-                              anywhere(TEGROUP_IMPL_C), item.origin[TEGROUP_IMPL_C]);
-    }
-
-    /* Sets of an activation, which a warpgroup counts from its first tile on. */
-    __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
-        return slabs
-               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
-                            + ((int)(set % SHAPE::SETS) * 3 + piece) * SHAPE::PIECE);
-    }
-    /* Where set `i` of a tile goes: lines of 64 of the group from the tile's on, and columns of what is activated. False: no
-     * lines. */
-    __device__ __forceinline__ bool place_set(int group, const tegroup_impl_sm90_item &item, int i, int32_t *x,
-                                              int32_t *y, int32_t *z) const {
-        const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
-        const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 * 32 / SHAPE::SET_COLS + i % across * 32;
-        *y = TEGROUP_IMPL_SM90_LINES - v;
-        *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
-        return v > 0;
-    }
-    /* Columns past the last one TMA leaves out. */
-    __device__ __forceinline__ void store_sets(int group, const tegroup_impl_sm90_item &item, uint32_t *done) const {
-        const bool halves = !call.epilogue.activation.interleaved,
-                   keeps_d = SHAPE::OP == TEGROUP_OP_DGRAD || call.epilogue.keeps_d,
-                   keeps_activated = SHAPE::OP == TEGROUP_OP_FORWARD || call.epilogue.activates_again;
-        const int sets = SHAPE::PARTS * (item.cols / SHAPE::SET_COLS);
-        tegroup_impl_tma_store_wait<0>();
-        for (int i = 0; i < SHAPE::SETS; i++) prepare_set(group, item, *done, i);
-#pragma unroll 1
-        for (int i = 0; i < sets; i++) {
-            const uint32_t set = *done + i;
-            int32_t x, y, z;
-            tegroup_impl_barrier_wait(at(&rest->written[group][set % SHAPE::SETS]), set / SHAPE::SETS & 1);
-            if (place_set(group, item, i, &x, &y, &z)) {
-                if (keeps_d) {
-                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], piece(group, set, 0), halves ? x : 2 * x, y, z,
-                                           true, item.origin[TEGROUP_IMPL_D]);
-                    tegroup_impl_tma_store(halves ? &call.ups : &call.map[TEGROUP_IMPL_D], piece(group, set, 1),
-                                           halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_D]);
-                }
-                if (keeps_activated)
-                    tegroup_impl_tma_store(&call.activated, piece(group, set, 2), x, y, z, true, call.activated_shift);
-            }
-            tegroup_impl_tma_store_commit();
-            if (i + SHAPE::SETS >= sets) continue;
-            tegroup_impl_tma_store_wait<0>(); /* it has gone, while the next one is worked on */
-            prepare_set(group, item, *done, i + SHAPE::SETS);
-        }
-        *done += (uint32_t)sets;
-    }
-    /* Set `i` of a tile before which there were `done` is free; a gradient's gates and ups come to it. */
-    __device__ __forceinline__ void prepare_set(int group, const tegroup_impl_sm90_item &item, uint32_t done,
-                                                int i) const {
-        const uint32_t set = done + i, ready = at(&rest->ready[group][set % SHAPE::SETS]);
-        const bool halves = !call.epilogue.activation.interleaved;
-        int32_t x, y, z;
-        if (SHAPE::OP == TEGROUP_OP_FORWARD || !place_set(group, item, i, &x, &y, &z)) {
-            tegroup_impl_barrier_arrive(ready);
-            return;
-        }
-        tegroup_impl_barrier_expect(ready, 2 * SHAPE::PIECE);
-        tegroup_impl_tma_load(piece(group, set, 0), &call.map[TEGROUP_IMPL_C], ready, halves ? x : 2 * x, y, z, true,
-                              item.origin[TEGROUP_IMPL_C]);
-        tegroup_impl_tma_load(piece(group, set, 1), halves ? &call.c_ups : &call.map[TEGROUP_IMPL_C], ready,
-                              halves ? x : 2 * x + 32, y, z, true, item.origin[TEGROUP_IMPL_C]);
-    }
+    /* ---- results to slabs ---- */
 
     /* Until the slab of result `number` may be written, and holds C if that is added. */
     template <bool WIDE> __device__ __forceinline__ void begin(int group, int number, uint32_t rounds) const {
         typedef typename SHAPE::template results<WIDE> results;
-        tegroup_impl_barrier_wait(at(&rest->ready[group][slab_of<WIDE>(number)]),
+        tegroup_impl_barrier_wait(at(&rest->ready[group][number % results::USED]),
                                   (rounds + number / results::USED) & 1);
     }
     /* It is written. */
     template <bool WIDE>
     __device__ __forceinline__ void end(int group, const tegroup_impl_sm90_item &item, int number) const {
         typedef typename SHAPE::template results<WIDE> results;
-        if (ends<WIDE>(item, number)) {
+        if (ends(item, number / results::ACROSS * 64, number % results::ACROSS * results::COLS, results::COLS)) {
             tegroup_impl_warpgroup_sync(1 + group);
             const int32_t line = item.i0 + line_of(group) + number / results::ACROSS * 64,
                           col = item.j0 + number % results::ACROSS * results::COLS;
             if (SHAPE::FLIPS)
                 tegroup_impl_sm90_copy<WIDE>(
-                    &call.call, item.group, slab<WIDE>(group, number), col,
+                    &call.call, item.group, slab(group, number % results::USED), col,
                     SHAPE::FITS ? item.j0 + item.rows
                                 : (int32_t)tegroup_impl_min(item.j0 + item.cols, call.call.desc.a.shape.cols),
                     line);
             else
-                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab<WIDE>(group, number), line,
+                tegroup_impl_sm90_copy<WIDE>(&call.call, item.group, slab(group, number % results::USED), line,
                                              item.i0 + item.lines, col);
             tegroup_impl_warpgroup_sync(1 + group); /* `written` says as much, but racecheck hears its lane alone */
         }
         tegroup_impl_async_fence();
         __syncwarp();
-        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][slab_of<WIDE>(number)]));
+        if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->written[group][number % results::USED]));
     }
-
     template <bool TERMS>
     __device__ __forceinline__ void store_halves(int group, const tegroup_impl_sm90_item &item, bool adds,
                                                  uint32_t rounds, sums &sum) const {
@@ -612,7 +199,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<false>(group, number) + mine;
+                const uint32_t to = slab(group, number % results::USED) + mine;
                 begin<false>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 8; c += 2) { /* twice eight columns: of the upper eight lines, then of the lower */
@@ -653,7 +240,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
 #pragma unroll
             for (int s = 0; s < results::ACROSS; s++) {
                 const int number = m * results::ACROSS + s;
-                const uint32_t to = slab<true>(group, number) + (uint32_t)(row * 128 + lane % 2 * 8);
+                const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
@@ -682,7 +269,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_block {
                 end<true>(group, item, number);
             }
     }
-
     /* Sums rounded to a set, forward to its first two pieces, those of a gradient to the third; then each warp goes on with what it
      * wrote itself. That is long, and stands once for all sets. */
     __device__ __forceinline__ void activate(int group, const tegroup_impl_sm90_item &item, uint32_t *done,
@@ -779,7 +365,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     tegroup_impl_sm90_kernel(const __grid_constant__ tegroup_impl_sm90_call call) {
 #if TEGROUP_IMPL_HOPPER
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
-    const tegroup_impl_sm90_block<BF16, SHAPE> block(call, tegroup_impl_memory);
+    const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
     block.init();
     if (warp < 4) {

@@ -1,0 +1,104 @@
+/* ---- Hopper GEMM: a block ---- */
+
+#if TEGROUP_IMPL_HOPPER
+/* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
+ * hold the first have nvcc make other code.) */
+template <typename SHAPE> struct tegroup_impl_sm90_block {
+    static constexpr int STAGES = SHAPE::STAGES, ITEMS = TEGROUP_IMPL_SM90_ITEMS;
+    const tegroup_impl_sm90_call &call;
+    uint32_t ring, slabs; /* addresses in shared memory */
+    tegroup_impl_sm90_rest<SHAPE> *rest;
+    static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
+    static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
+
+    __device__ __forceinline__ tegroup_impl_sm90_block(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : call(c) {
+        static_assert(sizeof *rest <= TEGROUP_IMPL_SM90_REST, "barriers and found tiles");
+        memory += (1024 - tegroup_impl_shared(memory) % 1024) % 1024; /* as the swizzle of TMA and wgmma asks */
+        ring = tegroup_impl_shared(memory);
+        slabs = ring + STAGES * SHAPE::STAGE_BYTES;
+        rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
+    }
+    __device__ __forceinline__ void init() const {
+        if (threadIdx.x == 0) {
+            const int loaders = gathers() ? 32 : 1;
+            for (int s = 0; s < STAGES; s++) {
+                tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
+                tegroup_impl_barrier_init(at(&rest->empty[s]), SHAPE::TURNS ? 4 : 8); /* warps that multiply */
+            }
+            for (int i = 0; i < ITEMS; i++) {
+                tegroup_impl_barrier_init(at(&rest->found[i]), 1);
+                tegroup_impl_barrier_init(at(&rest->taken[i]), loaders + 2 + 256); /* who store, and who multiply */
+            }
+            for (int w = 0; w < 2; w++) {
+                tegroup_impl_barrier_init(at(&rest->turn[w]), 4);
+                for (int i = 0; i < SHAPE::SLABS; i++) {
+                    tegroup_impl_barrier_init(at(&rest->ready[w][i]), 1);
+                    tegroup_impl_barrier_init(at(&rest->written[w][i]), 4);
+                }
+            }
+            tegroup_impl_async_fence();
+        }
+        __syncthreads();
+    }
+    __device__ __forceinline__ bool gathers() const { return call.gathers_a || call.gathers_b; }
+    __device__ __forceinline__ bool anywhere(tegroup_impl_operand operand) const {
+        return call.ragged[operand] || call.listed[operand];
+    }
+    __device__ __forceinline__ const tegroup_impl_sm90_item *take(int32_t number) const {
+        tegroup_impl_barrier_wait(at(&rest->found[number % ITEMS]), number / ITEMS & 1);
+        return &rest->items[number % ITEMS];
+    }
+    /* By every thread that took it, after its last look. */
+    __device__ __forceinline__ void give(int32_t number) const {
+        tegroup_impl_barrier_arrive(at(&rest->taken[number % ITEMS]));
+    }
+
+    /* One warp: which tiles this block works on. */
+    __device__ __forceinline__ void schedule() const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call);
+        bool there = true;
+        for (int32_t number = 0; there; number++) {
+            tegroup_impl_sm90_item item;
+            item.group = -1;
+            there = walk.next(&item);
+            if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
+            if (lane() == 0) {
+                rest->items[number % ITEMS] = item;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            }
+            __syncwarp();
+        }
+    }
+
+    /* First line of a warpgroup's part of a tile. */
+    static __device__ __forceinline__ int line_of(int group) { return SHAPE::TURNS ? 0 : group * SHAPE::LINES; }
+    static __device__ __forceinline__ bool narrow(const tegroup_impl_sm90_item &item) {
+        return SHAPE::NARROWS && item.cols == SHAPE::NARROW;
+    }
+    __device__ __forceinline__ bool is_wide() const {
+        return !SHAPE::FLIPS && call.call.desc.d.dtype == TEGROUP_DTYPE_F32;
+    }
+
+    /* ---- results go through slabs of 64 lines of 128 bytes: number n of a tile through slab n % USED ---- */
+
+    __device__ __forceinline__ uint32_t slab(int group, int which) const {
+        return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
+    }
+    /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
+     * the least, and would go on past it. */
+    __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
+                                         int32_t cols) const {
+        const int32_t left = SHAPE::FLIPS
+                                 ? item.lines - line
+                                 : (int32_t)tegroup_impl_min(item.cols, call.call.desc.d.shape.cols - item.j0) - col;
+        return left > 0 && left < cols && left % (cols / 8) != 0;
+    }
+    /* Sets of an activation, which a warpgroup counts from its first tile on. */
+    __device__ __forceinline__ uint32_t piece(int group, uint32_t set, int piece) const {
+        return slabs
+               + (uint32_t)(group * SHAPE::SLABS * TEGROUP_IMPL_SM90_SLAB
+                            + ((int)(set % SHAPE::SETS) * 3 + piece) * SHAPE::PIECE);
+    }
+};
+#endif

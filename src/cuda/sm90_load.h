@@ -1,0 +1,214 @@
+/* ---- Hopper GEMM: operands to shared memory ---- */
+
+#if TEGROUP_IMPL_HOPPER
+template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
+    typedef tegroup_impl_sm90_block<SHAPE> base;
+    using base::anywhere;
+    using base::at;
+    using base::call;
+    using base::give;
+    using base::lane;
+    using base::narrow;
+    using base::rest;
+    using base::ring;
+    using base::STAGES;
+    using base::take;
+
+    __device__ __forceinline__ tegroup_impl_sm90_loader(const tegroup_impl_sm90_call &c, unsigned char *memory)
+        : base(c, memory) {}
+
+    /* One thread: the stages of every tile. */
+    __device__ __forceinline__ void load() const {
+        uint32_t step = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.group < 0) break;
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::AT_ONCE * SHAPE::K) {
+                const int32_t left = (item.k - k0 + SHAPE::K - 1) / SHAPE::K,
+                              steps = left < SHAPE::AT_ONCE ? left : SHAPE::AT_ONCE;
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES, full = at(&rest->full[stage]);
+                    tegroup_impl_barrier_wait(at(&rest->empty[stage]), ((step + i) / STAGES & 1) ^ 1);
+                    tegroup_impl_barrier_expect(full, a_bytes(item) + b_bytes(item));
+                    load_a(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES, full);
+                }
+#pragma unroll
+                for (int i = 0; i < SHAPE::AT_ONCE; i++) {
+                    if (i == steps) break;
+                    const uint32_t stage = (step + i) % STAGES;
+                    load_b(item, k0 + i * SHAPE::K, ring + stage * SHAPE::STAGE_BYTES + SHAPE::A_BYTES,
+                           at(&rest->full[stage]));
+                }
+                step += (uint32_t)steps;
+            }
+        }
+    }
+    /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
+     * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
+     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * not found ahead without end. */
+    __device__ __forceinline__ void load_gathered() const {
+        constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
+        const tegroup_gemm_desc &desc = call.call.desc;
+        const bool wgrad = SHAPE::OP == TEGROUP_OP_WGRAD, a = call.gathers_a, b = wgrad && call.gathers_b;
+        uint32_t step = 0, said = 0;
+        for (int32_t number = 0;; number++) {
+            const tegroup_impl_sm90_item item = *take(number);
+            give(number);
+            if (item.k <= 0 || item.group < 0) {
+                tegroup_impl_cp_wait<0>();
+                for (; said < step; said++) arrived(said);
+            }
+            if (item.group < 0) break;
+            if (!wgrad)
+                pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + item.i0, item.lines, SHAPE::TILE_M,
+                     rest->picked_a);
+            for (int32_t k0 = 0; k0 < item.k; k0 += SHAPE::K, step++) {
+                const uint32_t stage = step % STAGES, full = at(&rest->full[stage]),
+                               to = ring + stage * SHAPE::STAGE_BYTES;
+                if (wgrad && a)
+                    pick(desc.gather_a, item.first_row[TEGROUP_IMPL_A] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_a);
+                if (b)
+                    pick(desc.gather_b, item.first_row[TEGROUP_IMPL_B] + k0, item.k - k0, TEGROUP_IMPL_SM90_LINES,
+                         rest->picked_b);
+                tegroup_impl_barrier_wait(at(&rest->empty[stage]), (step / STAGES & 1) ^ 1);
+                if (lane() == 0) {
+                    tegroup_impl_barrier_expect(full, (a ? 0 : SHAPE::A_BYTES) + (b ? 0 : b_bytes(item)));
+                    if (!a) load_a(item, k0, to, full);
+                    if (!b) load_b(item, k0, to + SHAPE::A_BYTES, full);
+                }
+                if (!wgrad) copy_rows(desc.a, rest->picked_a, k0, SHAPE::TILE_M, to);
+                if (wgrad && a)
+                    for (int i = 0; i < SHAPE::TILE_M; i += 64)
+                        copy_rows(desc.a, rest->picked_a, item.i0 + i, TEGROUP_IMPL_SM90_LINES, to + i * 128);
+                if (b)
+                    for (int j = 0; j < SHAPE::COLS; j += 64)
+                        copy_rows(desc.b, rest->picked_b, item.j0 + j, TEGROUP_IMPL_SM90_LINES,
+                                  to + SHAPE::A_BYTES + j * 128);
+                tegroup_impl_cp_commit();
+                tegroup_impl_cp_wait<LAG>();
+                for (; said + LAG <= step; said++) arrived(said);
+            }
+        }
+    }
+    /* What this lane copied for a step can be read by wgmma. */
+    __device__ __forceinline__ void arrived(uint32_t step) const {
+        tegroup_impl_async_fence();
+        tegroup_impl_barrier_arrive(at(&rest->full[step % STAGES]));
+    }
+    /* Where `count` rows of an operand are, of which the first `there` exist. */
+    static __device__ __forceinline__ void pick(const tegroup_gather &gather, int32_t first, int32_t there, int count,
+                                                int32_t *picked) {
+        __syncwarp(); /* the rows before these have been copied */
+        for (int i = lane(); i < count; i += 32)
+            picked[i] = i < there ? (int32_t)tegroup_impl_gathered(&gather, (int64_t)first + i) : -1;
+        __syncwarp();
+    }
+    /* 64 columns of picked rows, swizzled as TMA would. A lane has the same chunk of every fourth row. Of whole chunks eight are
+     * under way at a time, since a copy waits for its row to be looked up. */
+    __device__ __forceinline__ void copy_rows(const tegroup_tensor &t, const int32_t *picked, int32_t col, int count,
+                                              uint32_t to) const {
+        const int chunk = lane() % 8, first = lane() / 8;
+        const uint64_t row_bytes = (uint64_t)tegroup_impl_ld(&t) * 2;
+        const int64_t left = (t.shape.cols - col - chunk * 8) * 2;
+        const char *from = (const char *)t.data + (left > 0 ? (int64_t)(col + chunk * 8) * 2 : 0);
+        const int32_t none = left > 0 ? 0 : -1;
+        to += (uint32_t)(first * 128 + (chunk ^ first) * 16);
+        if (left > 0 && left < 16) {
+#pragma unroll 1
+            for (int i = first, r = 0; i < count; i += 4, r++)
+                tegroup_impl_load_slowly<1>((to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                            from + (uint64_t)tegroup_impl_max(picked[i], 0) * row_bytes,
+                                            picked[i] < 0 ? 0 : (int32_t)left);
+            return;
+        }
+#pragma unroll 1
+        for (int i = first; i < count; i += 32, to += 32 * 128) {
+            int32_t row[8];
+#pragma unroll
+            for (int r = 0; r < 8; r++) row[r] = picked[i + 4 * r] | none;
+#pragma unroll
+            for (int r = 0; r < 8; r++)
+                tegroup_impl_cp_async_unless(row[r] < 0, (to + (uint32_t)(r * 512)) ^ (uint32_t)(r % 2 * 64),
+                                             from + (uint64_t)(uint32_t)(row[r] < 0 ? 0 : row[r]) * row_bytes);
+        }
+    }
+    __device__ __forceinline__ void load_a(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (is_short(item))
+            load_box(item, TEGROUP_IMPL_A, &call.smaller[0], call.further[0], to, full, k0, item.i0, item.lines,
+                     SHAPE::SHORT);
+        else if (SHAPE::FITS && !SHAPE::A_LINES) load_weights(item, &call.map[TEGROUP_IMPL_B], to, full, k0, item.i0);
+        else if (!SHAPE::A_LINES) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.i0, item.lines, SHAPE::TILE_M);
+        else
+#pragma unroll
+            for (int i = 0; i < SHAPE::TILE_M; i += 64)
+                load_rows(item, SHAPE::FIRST, to + i * 128, full, item.i0 + i, k0, item.k - k0,
+                          TEGROUP_IMPL_SM90_LINES);
+    }
+    static __device__ __forceinline__ bool is_short(const tegroup_impl_sm90_item &item) {
+        return SHAPE::SHORT > 0 && item.lines <= SHAPE::SHORT;
+    }
+    static __device__ __forceinline__ uint32_t a_bytes(const tegroup_impl_sm90_item &item) { /* of a stage */
+        return (is_short(item) ? SHAPE::SHORT : SHAPE::TILE_M) * SHAPE::K * 2;
+    }
+    /* Whether gates and ups are halves of what a forward product gives: a tile then has gates, and after them ups. */
+    __device__ __forceinline__ bool halves() const {
+        return SHAPE::OP == TEGROUP_OP_FORWARD && SHAPE::ACTIVATES && !call.epilogue.activation.interleaved;
+    }
+    __device__ __forceinline__ uint32_t b_bytes(const tegroup_impl_sm90_item &item) const { /* of a stage */
+        return (SHAPE::FITS ? item.cols : narrow(item) ? SHAPE::NARROW : SHAPE::COLS) * SHAPE::K * 2;
+    }
+    __device__ __forceinline__ void load_b(const tegroup_impl_sm90_item &item, int32_t k0, uint32_t to,
+                                           uint32_t full) const {
+        if (SHAPE::FITS) {
+            /* In one box: several small ones take longer, and so does one that is larger than what there is. */
+            const int32_t smaller = (SHAPE::COLS - item.cols) / SHAPE::FIT - 1;
+            if (smaller < 0) load_rows(item, TEGROUP_IMPL_A, to, full, k0, item.j0, item.rows, SHAPE::COLS);
+            else
+                load_box(item, TEGROUP_IMPL_A, &call.smaller[smaller], call.further[smaller], to, full, k0, item.j0,
+                         item.rows, item.cols);
+        } else if (SHAPE::OP == TEGROUP_OP_FORWARD) {
+            const CUtensorMap *map = narrow(item) ? &call.smaller[0] : &call.map[TEGROUP_IMPL_B];
+            const bool two = halves();
+            load_weights(item, map, to, full, k0, two ? item.j0 / 2 : item.j0);
+            if (two)
+                load_weights(item, map, to + item.cols / 2 * 128, full, k0,
+                             item.j0 / 2 + (int32_t)call.epilogue.activation.output.cols);
+        } else
+#pragma unroll
+            for (int j = 0; j < SHAPE::COLS; j += 64)
+                if (j < SHAPE::NARROW || !narrow(item))
+                    load_rows(item, SHAPE::SECOND, to + j * 128, full, item.j0 + j, k0, item.k - k0,
+                              TEGROUP_IMPL_SM90_LINES);
+    }
+    /* Forward: a box of the group's weights, from `row` on. */
+    __device__ __forceinline__ void load_weights(const tegroup_impl_sm90_item &item, const CUtensorMap *map,
+                                                 uint32_t to, uint32_t full, int32_t k0, int32_t row) const {
+        tegroup_impl_tma_load(to, map, full, k0, row, call.listed[TEGROUP_IMPL_B] ? 0 : item.group,
+                              anywhere(TEGROUP_IMPL_B), item.origin[TEGROUP_IMPL_B]);
+    }
+    /* `rows` rows of the group, from `row` on, of 64 columns: as many as a box has, if there are. */
+    __device__ __forceinline__ void load_rows(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                              uint32_t to, uint32_t full, int32_t col, int32_t row, int32_t rows,
+                                              int32_t box) const {
+        load_box(item, operand, &call.map[operand], 0, to, full, col, row, rows, box);
+    }
+    /* By another map, whose boxes begin `further` bytes on. */
+    __device__ __forceinline__ void load_box(const tegroup_impl_sm90_item &item, tegroup_impl_operand operand,
+                                             const CUtensorMap *map, uint64_t further, uint32_t to, uint32_t full,
+                                             int32_t col, int32_t row, int32_t rows, int32_t box) const {
+        int32_t y = row, z = call.listed[operand] ? 0 : item.group;
+        if (call.ragged[operand]) {
+            const int32_t v = rows < box ? rows : box;
+            y = box - v;
+            z = item.first_row[operand] + row + v;
+        }
+        tegroup_impl_tma_load(to, map, full, col, y, z, anywhere(operand), item.origin[operand] + further);
+    }
+};
+#endif
