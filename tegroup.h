@@ -227,7 +227,7 @@ typedef enum tegroup_space {
  *
  *   mode            data            scale        one scale covers   stored as (rowwise; columnwise swaps the roles)
  *   NONE            F64 .. BF16     -            -                  -
- *   TENSOR          FP8             F32          a group            [1]
+ *   TENSOR          FP8             F32          a group            [1], of an empty group too
  *   ROW             FP8             F32          a row              [rows]
  *   BLOCK_1X128     FP8             F32          128 along a row    [ceil(cols / 128), rows up to 4], outer index fastest
  *   BLOCK_128X128   FP8             F32          a 128 x 128 block  [ceil(rows / 128), ceil(cols / 128) up to 4]
@@ -539,7 +539,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
     tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
     tegroup_tensor  c;           /* shape, ld and layout like d; absent = none. May be d itself (same data, same ld,
-                                    same dtype), else must not overlap it. Never read for a group whose beta is 0  */
+                                    same dtype, same snapshot), else must not overlap it. Never read for a group whose
+                                    beta is 0                                                                      */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
     tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
@@ -1032,7 +1033,8 @@ typedef enum tegroup_chain_kind {
 /* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
  * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
  * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
- * call there: what ran before it has run. */
+ * call there: what ran before it has run. `error` is never NULL; what it is filled with, status included, is what the caller of the
+ * chain is told. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
@@ -1060,7 +1062,7 @@ typedef struct tegroup_chain_argument {
                                        Not taken by BIAS                                                           */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
-    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale; absent = not wanted                              */
+    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */
     const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
 } tegroup_chain_argument;
 
@@ -1090,7 +1092,7 @@ typedef struct tegroup_chain_desc {
     int64_t         expected_rows;
     int64_t         expected_rows_max;
     int32_t         data_alignment_bytes;
-    tegroup_backend backend;
+    tegroup_backend backend;        /* of a BIAS, which multiplies nothing, it is AUTO                            */
     int32_t         sm_limit;
     int32_t         threads;
     uint64_t        ignore_quirks;
@@ -1114,7 +1116,7 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474333u /* "TGC3" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
@@ -1125,6 +1127,10 @@ typedef struct tegroup_chain_planned {
     int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+    tegroup_dtype      main_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR; UNSET = none, here and below         */
+    tegroup_dtype      bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                             */
+    tegroup_dtype      row_scales[TEGROUP_CHAIN_MAX_OPS];
+    tegroup_dtype      grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
 } tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
@@ -1169,7 +1175,7 @@ typedef struct tegroup_router_backward_desc {
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
     tegroup_matrix indices;       /* in                                                                          */
-    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else absent                   */
+    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
@@ -1194,7 +1200,7 @@ typedef struct tegroup_permutation_desc {
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
-    int32_t        k;
+    int32_t        k;            /* choices a token, 1 to 64                                                     */
     tegroup_matrix tokens;       /* in  [tokens, width], F16, BF16, F32 or F64                                   */
     tegroup_matrix slot_of_row;  /* in  [1, rows], I64                                                           */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */
@@ -1289,7 +1295,7 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
- * order of preference. Fails only as tegroup_gemm_problem does, or with ERROR_STRUCT_SIZE for the target. */
+ * order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 
@@ -1738,13 +1744,14 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
     tegroup_scale_extent result = {0, 0, 0};
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
+    const int one = facts && facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
                       scaling);
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
-    if (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0) {
+    if (one || (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0)) {
         int64_t bytes;
         result.outer = facts->block_outer ? tegroup_impl_ceil_div(outer, facts->block_outer) : 1;
         result.inner = facts->block_inner ? tegroup_impl_ceil_div(inner, facts->block_inner) : 1;
@@ -2160,6 +2167,14 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
     return tegroup_impl_check_data(t, operand, level, error);
+}
+
+/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
+static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
+                                                            const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
+                      "must equal space", space, shape->row_sizes.space);
+    return TEGROUP_OK;
 }
 
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
@@ -3815,19 +3830,23 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->workspace_bytes = layout.total_bytes;
 }
 
+static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
+                      "must be the size of the struct", sizeof *given, given->struct_size);
+    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
+    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      given->cublaslt_version);
+    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+    return TEGROUP_OK;
+}
+
 /* The target that a plan is made for: the caller's, or this machine. */
 static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
                                                  tegroup_target *target, tegroup_error *error) {
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                          "must be the size of the struct", sizeof *given, given->struct_size);
-        TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative",
-                          0, given->cublaslt_version);
-        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
-                          given->threads);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
         *target = *given;
         target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
@@ -4726,8 +4745,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     static const char *const words[5] = {"must not overlap a", "must not overlap b",
-                                         "must not overlap c, unless it is c with the same ld", "must not overlap d",
-                                         "must not overlap bias"};
+                                         "must not overlap c, unless it is c with the same ld and snapshot",
+                                         "must not overlap d", "must not overlap bias"};
     tegroup_impl_region regions[9];
     tegroup_check_level level = desc->check_level;
     const void *workspace = desc->workspace;
@@ -4735,7 +4754,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     int64_t scale_rows =
         tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
     int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
+                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
+                   && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
     const char *d_field = tegroup_impl_listed(d) ? "d.pointers" : "d.data";
     const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
     int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
@@ -5493,6 +5513,9 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
                       "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
                       TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_HOST || input->row_sizes.space != TEGROUP_SPACE_DEVICE, ERROR_UNSUPPORTED,
+                      "input.shape.row_sizes.space", "must be HOST: the snapshot is read there", TEGROUP_SPACE_HOST,
+                      TEGROUP_SPACE_DEVICE);
     return TEGROUP_OK;
 }
 
@@ -5724,22 +5747,27 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
         error->rule = tegroup_impl_linear_apart(tensor);
 }
 
-/* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
+/* What a product was refused for, in the layer's words for its operands. "bias" is a word of both, so each operand is looked for in
  * what the product said, not in what an earlier one made of it. */
-static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
-    tegroup_error said;
+static inline void tegroup_impl_linear_retell(const tegroup_impl_linear_tensor roles[5], tegroup_error *error) {
+    const tegroup_error said = *error;
     int operand;
-    if (status == TEGROUP_OK || !error) return status;
-    said = *error;
     for (operand = 0; operand < 5; operand++) {
-        tegroup_impl_linear_tensor tensor = tegroup_impl_linear_role(product, operand);
         tegroup_error told = said;
-        if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
-        tegroup_impl_linear_translate(tensor, (tegroup_impl_operand)operand, &told);
+        if (roles[operand] == TEGROUP_IMPL_LINEAR_NONE) continue;
+        tegroup_impl_linear_translate(roles[operand], (tegroup_impl_operand)operand, &told);
         if (told.field != said.field) error->field = told.field;
         if (told.rule != said.rule) error->rule = told.rule;
     }
-    if (!strcmp(said.field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+}
+
+static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
+    tegroup_impl_linear_tensor roles[5];
+    int operand;
+    if (status == TEGROUP_OK || !error) return status;
+    for (operand = 0; operand < 5; operand++) roles[operand] = tegroup_impl_linear_role(product, operand);
+    if (!strcmp(error->field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    else tegroup_impl_linear_retell(roles, error);
     return status;
 }
 
@@ -7009,9 +7037,18 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                           TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
     }
-    if (op->kind == TEGROUP_CHAIN_BIAS)
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
-                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_BIAS) {
+        const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
+        const int32_t groups = desc->input.shape.groups;
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
+                          "must equal input.shape.groups", groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
+                          "bias_grad.shape.groups", "must equal input.shape.groups", groups, bias_grad->shape.groups);
+        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype, ERROR_DTYPE,
+                          "arguments.out.dtype", "must be that of a BIAS's input", chain->values[i].dtype,
+                          given->out.dtype);
+    }
     if (op->kind == TEGROUP_CHAIN_SCALE)
         TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
                           "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
@@ -7048,6 +7085,10 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
                       given->row_scale_dtype);
     if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(op->kind == TEGROUP_CHAIN_LINEAR || given->grad_row_scale.dtype == TEGROUP_DTYPE_F32
+                          || given->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      given->grad_row_scale.dtype);
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 
@@ -7129,12 +7170,17 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
                              *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
+    tegroup_gemm_desc options; /* of any product */
     int64_t most = 0;
     int32_t i, turn = 0;
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    memset(&options, 0, sizeof options);
+    options.op = TEGROUP_OP_FORWARD;
+    TEGROUP_IMPL_TAKE_OPTIONS(&options, desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
@@ -7431,6 +7477,32 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
+/* What these products say, in a linear's words. */
+static inline tegroup_status tegroup_impl_chain_bias_said(tegroup_status status, tegroup_op op, tegroup_error *error) {
+    static const tegroup_impl_linear_tensor forward[5] = {TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_BIAS,
+                                                          TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_OUT,
+                                                          TEGROUP_IMPL_LINEAR_BIAS},
+                                            wgrad[5] = {TEGROUP_IMPL_LINEAR_GRAD_OUTPUT, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
+                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
+                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD};
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_retell(op == TEGROUP_OP_WGRAD ? wgrad : forward, error);
+    return status;
+}
+
+static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_gemm_desc *gemm, const tegroup_target *target,
+                                                          tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_plan *one = gemm->op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_bias_said(tegroup_plan_make(gemm, target, one, error), gemm->op, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_chain_run_bias(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
+                                                         int run, struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_chain_bias_said(
+        run ? tegroup_gemm(plan, gemm, stream, error) : tegroup_gemm_check(plan, gemm, error), gemm->op, error);
+}
+
 static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                                  int32_t i, tegroup_activation_desc *forward,
                                                  tegroup_activation_backward_desc *backward) {
@@ -7475,6 +7547,15 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
         record.dtypes[i] = chain->values[i].dtype;
         record.grad_dtypes[i] = chain->grads[i].dtype;
     }
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+        const int backward = tegroup_impl_chain_backward(desc), linear = desc->ops[i].kind == TEGROUP_CHAIN_LINEAR;
+        if (backward && linear) record.main_grads[i] = weights->main_grad.dtype;
+        if (backward && (linear || desc->ops[i].kind == TEGROUP_CHAIN_BIAS))
+            record.bias_grads[i] = weights->bias_grad.dtype;
+        record.row_scales[i] = chain->arguments[i].row_scale_dtype;
+        record.grad_row_scales[i] = chain->arguments[i].grad_row_scale.dtype;
+    }
     return record;
 }
 
@@ -7503,6 +7584,7 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
                           "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
                           !(now.saved >> (i + 1) & 1u));
         TEGROUP_IMPL_SAME(dtypes[i + 1], "arguments.out.dtype");
+        TEGROUP_IMPL_SAME(row_scales[i], "arguments.row_scale_dtype");
     }
     chain->at = -1;
     TEGROUP_IMPL_RULE(plan->fused == chain->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
@@ -7511,6 +7593,9 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
     for (i = desc->op_count - 1; i >= 0; i--) { /* a BIAS has that of the op after it */
         chain->at = i;
         TEGROUP_IMPL_SAME(grad_dtypes[i], "arguments.grad_input.dtype");
+        TEGROUP_IMPL_SAME(grad_row_scales[i], "arguments.grad_row_scale.dtype");
+        TEGROUP_IMPL_SAME(main_grads[i], "main_grad.dtype");
+        TEGROUP_IMPL_SAME(bias_grads[i], "bias_grad.dtype");
     }
     chain->at = -1;
 #undef TEGROUP_IMPL_SAME
@@ -7540,10 +7625,10 @@ static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *d
         *bytes = plan->ops[i].workspace.total_bytes;
     } else if (op->kind == TEGROUP_CHAIN_BIAS) {
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
         if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
             tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-            TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
         }
         *bytes = plan->ops[i].workspace.total_bytes;
     }
@@ -7558,6 +7643,7 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    if (target) TEGROUP_IMPL_TRY(tegroup_impl_check_target(target, error));
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
@@ -7589,21 +7675,26 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
+static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                      tegroup_chain_verdict *verdicts, tegroup_error *error) {
+    int32_t i, j, count;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < desc->op_count; i += count)
+        for (j = i, count = tegroup_impl_chain_count(chain, i); j < i + count; j++) {
+            verdicts[j].first = i;
+            verdicts[j].count = count;
+            verdicts[j].reason = chain->reasons[j];
+        }
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
-    int32_t i, j, count;
-    if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
-    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
-    for (i = 0; i < desc->op_count; i += count)
-        for (j = i, count = tegroup_impl_chain_count(&chain, i); j < i + count; j++) {
-            verdicts[j].first = i;
-            verdicts[j].count = count;
-            verdicts[j].reason = chain.reasons[j];
-        }
-    return TEGROUP_OK;
+    const tegroup_status status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
@@ -7630,6 +7721,16 @@ static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_d
     return tegroup_impl_chain_check_memory(desc, chain, i, dx, TEGROUP_IMPL_LINEAR_DGRAD_OUT, error);
 }
 
+/* What it returned; why not, in its own words or, where it left those out, in ours. */
+static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
+                                                          const tegroup_error *said, tegroup_error *error) {
+    if (status == TEGROUP_OK) return status;
+    if (said->status != status)
+        return tegroup_impl_fail(error, status, field, "returned this status, and no more", TEGROUP_OK, status);
+    if (error) *error = *said;
+    return status;
+}
+
 /* One op, or the MLP that begins there. run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                         const tegroup_impl_chain *chain, int32_t i, int run,
@@ -7640,6 +7741,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
     tegroup_gemm_desc gemm;
     tegroup_activation_desc activation;
     tegroup_activation_backward_desc unused;
+    tegroup_error said;
     if (chain->fused >> i & 1u) {
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
         return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
@@ -7650,11 +7752,13 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
         return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        return run ? tegroup_gemm(&plan->ops[i].forward, &gemm, stream, error)
-                   : tegroup_gemm_check(&plan->ops[i].forward, &gemm, error);
+        return tegroup_impl_chain_run_bias(&plan->ops[i].forward, &gemm, run, stream, error);
     case TEGROUP_CHAIN_USER:
-        return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error)
-                   : tegroup_impl_chain_check_user(desc, chain, i, 0, error);
+        if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 0, error);
+        memset(&said, 0, sizeof said);
+        return tegroup_impl_chain_user_said(
+            op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, &said), "ops.forward", &said,
+            error);
     default:
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
@@ -7674,6 +7778,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
     tegroup_gemm_desc gemm;
     tegroup_activation_desc unused;
     tegroup_activation_backward_desc activation;
+    tegroup_error said;
     if (chain->fused >> i & 1u) {
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
@@ -7690,11 +7795,13 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
     case TEGROUP_CHAIN_BIAS:
         if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-        return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
-                   : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
+        return tegroup_impl_chain_run_bias(&plan->ops[i].wgrad, &gemm, run, stream, error);
     case TEGROUP_CHAIN_USER:
-        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
-                   : tegroup_impl_chain_check_user(desc, chain, i, 1, error);
+        if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 1, error);
+        memset(&said, 0, sizeof said);
+        return tegroup_impl_chain_user_said(
+            op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, &said),
+            "ops.backward", &said, error);
     default:
         if (!wants_dx) return TEGROUP_OK;
         TEGROUP_IMPL_TRY(
@@ -7803,7 +7910,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view
     if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        if (view->prefix[i][g + 1] - view->prefix[i][g] != tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
+        if ((uint64_t)view->prefix[i][g + 1] - (uint64_t)view->prefix[i][g] /* what is there may be anything */
+                != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
             || view->prefix[i][0] != 0)
             bits |= TEGROUP_VALIDATION_SUMS;
     return bits;
@@ -7920,6 +8028,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
         !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
         ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif
@@ -8428,6 +8537,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     operands[1] = &desc->row_of_slot;
     operands[2] = &desc->slot_of_row;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));

@@ -47,7 +47,7 @@ TEGROUP_API const tegroup_quirk        *tegroup_quirks(int32_t *count);
 TEGROUP_API_STATUS tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem, tegroup_error *error);
 
 /* What every backend says of a problem on a machine; target NULL = this one. Writes TEGROUP_BACKEND_COUNT - 1 verdicts, in
- * order of preference. Fails only as tegroup_gemm_problem does, or with ERROR_STRUCT_SIZE for the target. */
+ * order of preference. Fails only as tegroup_gemm_problem does, for a target that is none, or without verdicts. */
 TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error);
 

@@ -243,6 +243,14 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     return tegroup_impl_check_data(t, operand, level, error);
 }
 
+/* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
+static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape *shape, tegroup_space space,
+                                                            const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape) || shape->row_sizes.space == space, ERROR_COMBINATION, field,
+                      "must equal space", space, shape->row_sizes.space);
+    return TEGROUP_OK;
+}
+
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
 static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
                                                       tegroup_impl_operand operand, tegroup_error *error) {

@@ -110,8 +110,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
     static const char *const words[5] = {"must not overlap a", "must not overlap b",
-                                         "must not overlap c, unless it is c with the same ld", "must not overlap d",
-                                         "must not overlap bias"};
+                                         "must not overlap c, unless it is c with the same ld and snapshot",
+                                         "must not overlap d", "must not overlap bias"};
     tegroup_impl_region regions[9];
     tegroup_check_level level = desc->check_level;
     const void *workspace = desc->workspace;
@@ -119,7 +119,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     int64_t scale_rows =
         tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
     int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d);
+                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
+                   && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
     const char *d_field = tegroup_impl_listed(d) ? "d.pointers" : "d.data";
     const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
     int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;

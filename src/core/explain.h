@@ -300,19 +300,23 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     verdict->workspace_bytes = layout.total_bytes;
 }
 
+static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
+                      "must be the size of the struct", sizeof *given, given->struct_size);
+    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
+    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      given->cublaslt_version);
+    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+    return TEGROUP_OK;
+}
+
 /* The target that a plan is made for: the caller's, or this machine. */
 static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
                                                  tegroup_target *target, tegroup_error *error) {
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                          "must be the size of the struct", sizeof *given, given->struct_size);
-        TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-        TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative",
-                          0, given->cublaslt_version);
-        TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0,
-                          given->threads);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
         *target = *given;
         target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }

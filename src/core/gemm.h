@@ -64,7 +64,8 @@ typedef struct tegroup_gemm_desc {
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
     tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
     tegroup_tensor  c;           /* shape, ld and layout like d; absent = none. May be d itself (same data, same ld,
-                                    same dtype), else must not overlap it. Never read for a group whose beta is 0  */
+                                    same dtype, same snapshot), else must not overlap it. Never read for a group whose
+                                    beta is 0                                                                      */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
     tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);

@@ -43,7 +43,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view
     if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        if (view->prefix[i][g + 1] - view->prefix[i][g] != tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
+        if ((uint64_t)view->prefix[i][g + 1] - (uint64_t)view->prefix[i][g] /* what is there may be anything */
+                != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
             || view->prefix[i][0] != 0)
             bits |= TEGROUP_VALIDATION_SUMS;
     return bits;
@@ -160,6 +161,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
         !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
         ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_validate(desc, stream, error);
 #endif

@@ -25,13 +25,14 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     const tegroup_scaling_facts *facts = tegroup_scaling_info(scaling);
     tegroup_scale_extent result = {0, 0, 0};
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
+    const int one = facts && facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
                       scaling);
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
-    if (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0) {
+    if (one || (scaling != TEGROUP_SCALING_NONE && rows > 0 && cols > 0)) {
         int64_t bytes;
         result.outer = facts->block_outer ? tegroup_impl_ceil_div(outer, facts->block_outer) : 1;
         result.inner = facts->block_inner ? tegroup_impl_ceil_div(inner, facts->block_inner) : 1;

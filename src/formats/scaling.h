@@ -7,7 +7,7 @@
  *
  *   mode            data            scale        one scale covers   stored as (rowwise; columnwise swaps the roles)
  *   NONE            F64 .. BF16     -            -                  -
- *   TENSOR          FP8             F32          a group            [1]
+ *   TENSOR          FP8             F32          a group            [1], of an empty group too
  *   ROW             FP8             F32          a row              [rows]
  *   BLOCK_1X128     FP8             F32          128 along a row    [ceil(cols / 128), rows up to 4], outer index fastest
  *   BLOCK_128X128   FP8             F32          a 128 x 128 block  [ceil(rows / 128), ceil(cols / 128) up to 4]

@@ -106,6 +106,9 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
                       "input.shape.row_sizes.space", "must be DEVICE: the activation's kernel reads the snapshot there",
                       TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
+    TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_HOST || input->row_sizes.space != TEGROUP_SPACE_DEVICE, ERROR_UNSUPPORTED,
+                      "input.shape.row_sizes.space", "must be HOST: the snapshot is read there", TEGROUP_SPACE_HOST,
+                      TEGROUP_SPACE_DEVICE);
     return TEGROUP_OK;
 }
 

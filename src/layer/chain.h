@@ -108,6 +108,32 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
+/* What these products say, in a linear's words. */
+static inline tegroup_status tegroup_impl_chain_bias_said(tegroup_status status, tegroup_op op, tegroup_error *error) {
+    static const tegroup_impl_linear_tensor forward[5] = {TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_BIAS,
+                                                          TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_OUT,
+                                                          TEGROUP_IMPL_LINEAR_BIAS},
+                                            wgrad[5] = {TEGROUP_IMPL_LINEAR_GRAD_OUTPUT, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
+                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
+                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD};
+    if (status != TEGROUP_OK && error) tegroup_impl_linear_retell(op == TEGROUP_OP_WGRAD ? wgrad : forward, error);
+    return status;
+}
+
+static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_gemm_desc *gemm, const tegroup_target *target,
+                                                          tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_plan *one = gemm->op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_bias_said(tegroup_plan_make(gemm, target, one, error), gemm->op, error));
+    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+    return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_chain_run_bias(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
+                                                         int run, struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_chain_bias_said(
+        run ? tegroup_gemm(plan, gemm, stream, error) : tegroup_gemm_check(plan, gemm, error), gemm->op, error);
+}
+
 static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                                  int32_t i, tegroup_activation_desc *forward,
                                                  tegroup_activation_backward_desc *backward) {
@@ -152,6 +178,15 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
         record.dtypes[i] = chain->values[i].dtype;
         record.grad_dtypes[i] = chain->grads[i].dtype;
     }
+    for (i = 0; i < desc->op_count; i++) {
+        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
+        const int backward = tegroup_impl_chain_backward(desc), linear = desc->ops[i].kind == TEGROUP_CHAIN_LINEAR;
+        if (backward && linear) record.main_grads[i] = weights->main_grad.dtype;
+        if (backward && (linear || desc->ops[i].kind == TEGROUP_CHAIN_BIAS))
+            record.bias_grads[i] = weights->bias_grad.dtype;
+        record.row_scales[i] = chain->arguments[i].row_scale_dtype;
+        record.grad_row_scales[i] = chain->arguments[i].grad_row_scale.dtype;
+    }
     return record;
 }
 
@@ -180,6 +215,7 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
                           "must be there just when planned so", !(planned->saved >> (i + 1) & 1u),
                           !(now.saved >> (i + 1) & 1u));
         TEGROUP_IMPL_SAME(dtypes[i + 1], "arguments.out.dtype");
+        TEGROUP_IMPL_SAME(row_scales[i], "arguments.row_scale_dtype");
     }
     chain->at = -1;
     TEGROUP_IMPL_RULE(plan->fused == chain->fused, ERROR_PLAN, "ops", "must fuse as planned", plan->fused,
@@ -188,6 +224,9 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
     for (i = desc->op_count - 1; i >= 0; i--) { /* a BIAS has that of the op after it */
         chain->at = i;
         TEGROUP_IMPL_SAME(grad_dtypes[i], "arguments.grad_input.dtype");
+        TEGROUP_IMPL_SAME(grad_row_scales[i], "arguments.grad_row_scale.dtype");
+        TEGROUP_IMPL_SAME(main_grads[i], "main_grad.dtype");
+        TEGROUP_IMPL_SAME(bias_grads[i], "bias_grad.dtype");
     }
     chain->at = -1;
 #undef TEGROUP_IMPL_SAME
@@ -217,10 +256,10 @@ static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *d
         *bytes = plan->ops[i].workspace.total_bytes;
     } else if (op->kind == TEGROUP_CHAIN_BIAS) {
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
         if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
             tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-            TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
         }
         *bytes = plan->ops[i].workspace.total_bytes;
     }
@@ -235,6 +274,7 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    if (target) TEGROUP_IMPL_TRY(tegroup_impl_check_target(target, error));
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
@@ -266,21 +306,26 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
+static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
+                                                      tegroup_chain_verdict *verdicts, tegroup_error *error) {
+    int32_t i, j, count;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    for (i = 0; i < desc->op_count; i += count)
+        for (j = i, count = tegroup_impl_chain_count(chain, i); j < i + count; j++) {
+            verdicts[j].first = i;
+            verdicts[j].count = count;
+            verdicts[j].reason = chain->reasons[j];
+        }
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_resolve(desc, NULL, NULL, &chain, error);
-    int32_t i, j, count;
-    if (status != TEGROUP_OK) return tegroup_impl_chain_refused(status, desc, chain.at);
-    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
-    for (i = 0; i < desc->op_count; i += count)
-        for (j = i, count = tegroup_impl_chain_count(&chain, i); j < i + count; j++) {
-            verdicts[j].first = i;
-            verdicts[j].count = count;
-            verdicts[j].reason = chain.reasons[j];
-        }
-    return TEGROUP_OK;
+    const tegroup_status status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
+    return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
@@ -307,6 +352,16 @@ static inline tegroup_status tegroup_impl_chain_check_user(const tegroup_chain_d
     return tegroup_impl_chain_check_memory(desc, chain, i, dx, TEGROUP_IMPL_LINEAR_DGRAD_OUT, error);
 }
 
+/* What it returned; why not, in its own words or, where it left those out, in ours. */
+static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status, const char *field,
+                                                          const tegroup_error *said, tegroup_error *error) {
+    if (status == TEGROUP_OK) return status;
+    if (said->status != status)
+        return tegroup_impl_fail(error, status, field, "returned this status, and no more", TEGROUP_OK, status);
+    if (error) *error = *said;
+    return status;
+}
+
 /* One op, or the MLP that begins there. run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                         const tegroup_impl_chain *chain, int32_t i, int run,
@@ -317,6 +372,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
     tegroup_gemm_desc gemm;
     tegroup_activation_desc activation;
     tegroup_activation_backward_desc unused;
+    tegroup_error said;
     if (chain->fused >> i & 1u) {
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
         return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
@@ -327,11 +383,13 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
         return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        return run ? tegroup_gemm(&plan->ops[i].forward, &gemm, stream, error)
-                   : tegroup_gemm_check(&plan->ops[i].forward, &gemm, error);
+        return tegroup_impl_chain_run_bias(&plan->ops[i].forward, &gemm, run, stream, error);
     case TEGROUP_CHAIN_USER:
-        return run ? op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, error)
-                   : tegroup_impl_chain_check_user(desc, chain, i, 0, error);
+        if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 0, error);
+        memset(&said, 0, sizeof said);
+        return tegroup_impl_chain_user_said(
+            op->forward(op->context, &chain->values[i], &chain->values[i + 1], stream, &said), "ops.forward", &said,
+            error);
     default:
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
@@ -351,6 +409,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
     tegroup_gemm_desc gemm;
     tegroup_activation_desc unused;
     tegroup_activation_backward_desc activation;
+    tegroup_error said;
     if (chain->fused >> i & 1u) {
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
@@ -367,11 +426,13 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
     case TEGROUP_CHAIN_BIAS:
         if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
         tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-        return run ? tegroup_gemm(&plan->ops[i].wgrad, &gemm, stream, error)
-                   : tegroup_gemm_check(&plan->ops[i].wgrad, &gemm, error);
+        return tegroup_impl_chain_run_bias(&plan->ops[i].wgrad, &gemm, run, stream, error);
     case TEGROUP_CHAIN_USER:
-        return run ? op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, error)
-                   : tegroup_impl_chain_check_user(desc, chain, i, 1, error);
+        if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 1, error);
+        memset(&said, 0, sizeof said);
+        return tegroup_impl_chain_user_said(
+            op->backward(op->context, &chain->values[i], &chain->grads[i + 1], &chain->grads[i], stream, &said),
+            "ops.backward", &said, error);
     default:
         if (!wants_dx) return TEGROUP_OK;
         TEGROUP_IMPL_TRY(

@@ -93,9 +93,18 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                           TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
     }
-    if (op->kind == TEGROUP_CHAIN_BIAS)
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.bias), ERROR_UNSET, "bias.dtype", "must be set",
-                          TEGROUP_DTYPE_F64, 0);
+    if (op->kind == TEGROUP_CHAIN_BIAS) {
+        const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
+        const int32_t groups = desc->input.shape.groups;
+        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
+                          "must equal input.shape.groups", groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
+                          "bias_grad.shape.groups", "must equal input.shape.groups", groups, bias_grad->shape.groups);
+        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype, ERROR_DTYPE,
+                          "arguments.out.dtype", "must be that of a BIAS's input", chain->values[i].dtype,
+                          given->out.dtype);
+    }
     if (op->kind == TEGROUP_CHAIN_SCALE)
         TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
                           "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
@@ -132,6 +141,10 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
                       given->row_scale_dtype);
     if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(op->kind == TEGROUP_CHAIN_LINEAR || given->grad_row_scale.dtype == TEGROUP_DTYPE_F32
+                          || given->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], "must be F32 or F64", TEGROUP_DTYPE_F32,
+                      given->grad_row_scale.dtype);
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 
@@ -213,12 +226,17 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
                              *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
+    tegroup_gemm_desc options; /* of any product */
     int64_t most = 0;
     int32_t i, turn = 0;
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    memset(&options, 0, sizeof options);
+    options.op = TEGROUP_OP_FORWARD;
+    TEGROUP_IMPL_TAKE_OPTIONS(&options, desc);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);

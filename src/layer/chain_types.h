@@ -15,7 +15,8 @@ typedef enum tegroup_chain_kind {
 /* A caller's op: y from x, and dx from x and dy. Tensors are [rows, cols] in the chain's space, with its routing in their
  * shapes; work goes onto `stream`. Backward is called of every op, for what gradients the caller's own parameters have; where dx
  * is not wanted, as of op 0 without grad_input, that tensor is absent: its dtype is UNSET. A status other than TEGROUP_OK ends the
- * call there: what ran before it has run. */
+ * call there: what ran before it has run. `error` is never NULL; what it is filled with, status included, is what the caller of the
+ * chain is told. */
 typedef tegroup_status (*tegroup_chain_forward_function)(void *context, const tegroup_tensor *input,
     const tegroup_tensor *output, struct CUstream_st *stream, tegroup_error *error);
 typedef tegroup_status (*tegroup_chain_backward_function)(void *context, const tegroup_tensor *input,
@@ -43,7 +44,7 @@ typedef struct tegroup_chain_argument {
                                        Not taken by BIAS                                                           */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
-    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale; absent = not wanted                              */
+    tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */
     const void    *snapshot;        /* the op's routing; NULL = that of the chain's input. Not taken by USER       */
 } tegroup_chain_argument;
 
@@ -73,7 +74,7 @@ typedef struct tegroup_chain_desc {
     int64_t         expected_rows;
     int64_t         expected_rows_max;
     int32_t         data_alignment_bytes;
-    tegroup_backend backend;
+    tegroup_backend backend;        /* of a BIAS, which multiplies nothing, it is AUTO                            */
     int32_t         sm_limit;
     int32_t         threads;
     uint64_t        ignore_quirks;
@@ -97,7 +98,7 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474332u /* "TGC2" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474333u /* "TGC3" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
@@ -108,6 +109,10 @@ typedef struct tegroup_chain_planned {
     int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
+    tegroup_dtype      main_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR; UNSET = none, here and below         */
+    tegroup_dtype      bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                             */
+    tegroup_dtype      row_scales[TEGROUP_CHAIN_MAX_OPS];
+    tegroup_dtype      grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
 } tegroup_chain_planned;
 
 /* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */

@@ -82,22 +82,27 @@ static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tens
         error->rule = tegroup_impl_linear_apart(tensor);
 }
 
-/* What a product was refused for, handed on in the layer's words. "bias" is a word of both, so each operand is looked for in
+/* What a product was refused for, in the layer's words for its operands. "bias" is a word of both, so each operand is looked for in
  * what the product said, not in what an earlier one made of it. */
-static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
-    tegroup_error said;
+static inline void tegroup_impl_linear_retell(const tegroup_impl_linear_tensor roles[5], tegroup_error *error) {
+    const tegroup_error said = *error;
     int operand;
-    if (status == TEGROUP_OK || !error) return status;
-    said = *error;
     for (operand = 0; operand < 5; operand++) {
-        tegroup_impl_linear_tensor tensor = tegroup_impl_linear_role(product, operand);
         tegroup_error told = said;
-        if (tensor == TEGROUP_IMPL_LINEAR_NONE) continue;
-        tegroup_impl_linear_translate(tensor, (tegroup_impl_operand)operand, &told);
+        if (roles[operand] == TEGROUP_IMPL_LINEAR_NONE) continue;
+        tegroup_impl_linear_translate(roles[operand], (tegroup_impl_operand)operand, &told);
         if (told.field != said.field) error->field = told.field;
         if (told.rule != said.rule) error->rule = told.rule;
     }
-    if (!strcmp(said.field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+}
+
+static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
+    tegroup_impl_linear_tensor roles[5];
+    int operand;
+    if (status == TEGROUP_OK || !error) return status;
+    for (operand = 0; operand < 5; operand++) roles[operand] = tegroup_impl_linear_role(product, operand);
+    if (!strcmp(error->field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    else tegroup_impl_linear_retell(roles, error);
     return status;
 }
 

@@ -28,7 +28,7 @@ typedef struct tegroup_router_backward_desc {
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
     tegroup_matrix indices;       /* in                                                                          */
-    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else absent                   */
+    tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
     double         balance_coefficient;
@@ -53,7 +53,7 @@ typedef struct tegroup_permutation_desc {
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
-    int32_t        k;
+    int32_t        k;            /* choices a token, 1 to 64                                                     */
     tegroup_matrix tokens;       /* in  [tokens, width], F16, BF16, F32 or F64                                   */
     tegroup_matrix slot_of_row;  /* in  [1, rows], I64                                                           */
     tegroup_matrix weights;      /* in  [tokens, k], F32 or F64; absent = 1                                      */

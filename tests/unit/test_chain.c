@@ -37,6 +37,13 @@ static tegroup_status refusing(void *context, const tegroup_tensor *x, const teg
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
+static tegroup_status telling(void *context, const tegroup_tensor *x, const tegroup_tensor *y, struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_error told = {TEGROUP_ERROR_VALUE, 0, "told", "by the caller's own", 1, 2};
+    (void)context, (void)x, (void)y, (void)stream;
+    *error = told;
+    return TEGROUP_ERROR_VALUE;
+}
+
 typedef struct all_kinds {
     problem rows; /* its a is X; its shape that of every [rows, ...] tensor */
     tegroup_chain_op ops[OPS];
@@ -614,8 +621,14 @@ UTEST(chain, refuses) {
     NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
     NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
     NO(FORWARD, a[3].out.data = NULL, NULL_ARGUMENT, "out.data", 3); /* a USER's */
+    NO(FORWARD, a[2].out = k->arguments[3].out; a[2].out.data = (char *)k->desc.saved + 4; all_kinds_plan(k), ALIGNMENT, "out.data", 4); /* a BIAS's */
+    NO(BACKWARD, k->ops[4].weights.bias_grad.data = NULL, NULL_ARGUMENT, "bias_grad.data", 4);
+    NO(BACKWARD, k->ops[0].weights.main_grad.dtype = TEGROUP_DTYPE_UNSET; k->ops[0].weights.main_grad.data = NULL; k->ops[0].weights.bias_grad.dtype = TEGROUP_DTYPE_UNSET; k->ops[0].weights.bias_grad.data = NULL, PLAN, "main_grad.dtype", 0);
+    NO(BACKWARD, a[1].grad_row_scale.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_row_scale.dtype", 5);
+    NO(FORWARD, a[1].row_scale_dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.row_scale_dtype", 5);
     NO(FORWARD, a[3].out.data = (char *)a[3].out.data + 4, ALIGNMENT, "out.data", 3);
     for (int i = 3; i < 6; i += 2) { /* what no product sees to: a USER, a SCALE */
+        if (i == 5) NO(PLAN, alone(k, i); k->desc.input.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 0);
         NO(FORWARD, alone(k, i); k->desc.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 0);
         NO(FORWARD, alone(k, i); memset(k->rows.a.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", 0);
         NO(FORWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
@@ -632,6 +645,13 @@ UTEST(chain, refuses) {
     k->ops[3].forward = refusing;
     ASSERT_EQ(FORWARD, TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_EQ(k->refused, 3);
+    ASSERT_EQ(k->error.status, TEGROUP_ERROR_UNSUPPORTED); /* which it had no words for */
+    ASSERT_STREQ(k->error.field, "ops.forward");
+    ASSERT_EQ(k->error.got, TEGROUP_ERROR_UNSUPPORTED);
+    k->ops[3].forward = telling;
+    ASSERT_EQ(FORWARD, TEGROUP_ERROR_VALUE);
+    ASSERT_STREQ(k->error.field, "told");
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, NULL), TEGROUP_ERROR_VALUE);
     problem_release(&k->rows);
     ASSERT_EQ(tegroup_chain_forward(NULL, &k->desc, NULL, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
     ASSERT_EQ(tegroup_chain_plan_make(NULL, NULL, &k->plan, &k->error), TEGROUP_ERROR_NULL_ARGUMENT);
@@ -671,6 +691,13 @@ UTEST(chain, refuses_to_plan) {
     NO(PLAN, a[2].grad_input = rows_of(k, WIDTH), COMBINATION, "arguments.grad_input", 4);
     NO(PLAN, a[2].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 4);
     NO(PLAN, a[3].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 3);
+    NO(PLAN, k->desc.compute = (tegroup_compute)77, VALUE, "compute", -1);
+    NO(PLAN, k->desc.threads = -3, VALUE, "threads", -1);
+    NO(PLAN, k->desc.backend = (tegroup_backend)99, VALUE, "backend", -1);
+    NO(PLAN, a[1].grad_row_scale.dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.grad_row_scale.dtype", 5);
+    NO(PLAN, k->ops[4].weights.bias.shape.groups--, SHAPE, "bias.shape.groups", 4);
+    NO(PLAN, k->ops[4].weights.bias_grad.shape.groups--, SHAPE, "bias_grad.shape.groups", 4);
+    NO(PLAN, k->ops[4].weights.bias_grad.dtype = TEGROUP_DTYPE_F8E4M3, DTYPE, "bias_grad.dtype", 4);
     NO(PLAN, k->ops[0].weights.weight.shape.rows = -1, VALUE, "weight.shape.rows", 0);
     NO(PLAN, k->ops[2].weights.weight.shape.rows = TEGROUP_MAX_ROWS + 1, VALUE, "weight.shape.rows", 2);
     NO(PLAN, a[3].snapshot = k->desc.input.shape.snapshot, COMBINATION, "arguments.snapshot", 3);

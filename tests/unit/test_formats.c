@@ -11,7 +11,7 @@ static int64_t up_to(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 /* Extents, and whether storage runs along outer first or in tiles. */
 static void expected_extent(tegroup_scaling mode, int64_t outer, int64_t inner, int64_t *o, int64_t *i, int64_t *bytes_each) {
     *o = *i = *bytes_each = 0;
-    if (outer == 0 || inner == 0) return;
+    if ((outer == 0 || inner == 0) && mode != TEGROUP_SCALING_TENSOR) return;
     switch (mode) {
     case TEGROUP_SCALING_TENSOR:        *o = 1;                   *i = 1;                             *bytes_each = 4; break;
     case TEGROUP_SCALING_ROW:           *o = outer;               *i = 1;                             *bytes_each = 4; break;

@@ -856,6 +856,7 @@ UTEST(status, gemm_overlaps) {
     BAD(forward, f->d.data = LAST(w.x), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.weight, OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = w.old + 1, OVERLAP, "d.data", 0, 1);
+    BAD(forward, f->d.data = w.old; f->c.shape.snapshot = memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.bias), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.row_scale), OVERLAP, "d.data", 0, 1);
     BAD(forward, f->d.data = LAST(w.alpha), OVERLAP, "d.data", 0, 1);
@@ -1199,6 +1200,7 @@ UTEST(status, permutation) {
     tegroup_permutation_desc *p = &w.permutation;
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
     RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    BAD(permutation, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     REQUIRED(permutation, p->indices, "indices", I32);
     REQUIRED(permutation, p->row_of_slot, "row_of_slot", I64);
     REQUIRED(permutation, p->slot_of_row, "slot_of_row", I64);
@@ -1273,6 +1275,7 @@ UTEST(status, validate) {
     ALIGNED(validate, w.validate.result, "result", 8);
     BAD(validate, w.validate.result = (tegroup_validation *)(void *)w.x, OVERLAP, "result", 0, 1);
     BAD(validate, w.validate.result = (tegroup_validation *)(void *)w.snapshot, OVERLAP, "result", 0, 1);
+    BAD(validate, t->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "tensor.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     NO_GPU(validate, w.validate);
 }
 

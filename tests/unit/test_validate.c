@@ -104,7 +104,7 @@ UTEST(validate, snapshots) {
     _Alignas(256) static unsigned char memory[8192];
     static const int64_t counts[4] = {3, 0, 5, 2};
     static float data[12 * 3];
-    for (int what = -1; what < 14; what++) {
+    for (int what = -1; what < 15; what++) {
         tegroup_layout layout;
         tegroup_validation got;
         tegroup_tensor t;
@@ -142,6 +142,7 @@ UTEST(validate, snapshots) {
         case 11: rows[3] = INT64_MAX; wanted = TEGROUP_VALIDATION_BOUNDS | TEGROUP_VALIDATION_SUMS; bad = 3; break;
         case 12: prefix[3]++; wanted = TEGROUP_VALIDATION_SUMS; bad = 2; break;
         case 13: for (int i = 0; i <= 4; i++) prefix[i]++; wanted = TEGROUP_VALIDATION_SUMS; bad = 0; break;
+        case 14: prefix[0] = 1; prefix[1] = INT64_MIN; wanted = TEGROUP_VALIDATION_SUMS; bad = 0; break;
         }
         tegroup_validate_desc desc = of(t, &got);
         ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
