@@ -17,9 +17,12 @@ output lists what was loaded.
 Problems with even groups come first. A call that runs out of --seconds stops before the next problem; run it again with
 --merge on the file that it wrote, and it goes on where it stopped. With --seconds 0 it only merges, prints and writes.
 
+--beside NAME=FILE has the backends of another build of libtegroup.so take turns, too: two revisions of a kernel, compared.
+
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --splits uniform --out build/one.json
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --merge build/one.json --out build/two.json
   bench_gpu.py --seconds 0 --merge build/two.json --into docs/performance.md
+  bench_gpu.py --beside before=../before/build/libtegroup.so --backends sm90 --ops forward,dgrad
 """
 import argparse
 import copy
@@ -315,7 +318,7 @@ def beside_call(o, tegroup):
     return None
 
 
-def contestants_of(problem, o, device, lt, tegroup, helper, refused, rng):
+def contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng):
     """Everyone who can run the problem and gets it right, by name; the others' reasons go into refused."""
     found, notes = {}, {}
 
@@ -359,6 +362,8 @@ def contestants_of(problem, o, device, lt, tegroup, helper, refused, rng):
                 found[tables.BEST] = offered[best]
     for backend in tegroup.backends:
         enter(tegroup.name(backend), lambda: tegroup.call(o, backend))
+        for name, other in others.items():
+            enter(tegroup.name(backend) + tables.OF + name, lambda: other.call(o, backend))
     if tg.TEGROUP_BACKEND_CUBLASLT_GROUPED in tegroup.backends:
         enter(tables.TUNED, lambda: tegroup.call(o, tg.TEGROUP_BACKEND_CUBLASLT_GROUPED, tune=True))
     if tables.HOPPER in found:
@@ -456,6 +461,7 @@ def run(options, known):
     device = Device(torch)
     lt = cublaslt.CublasLt(options.cublaslt or "libcublasLt.so.13")
     tegroup = Tegroup(options.library, lt, device, options.backends)
+    others = {name: Tegroup(file, lt, device, options.backends) for name, file in options.beside}
     helper = ctypes.CDLL(str(options.helper))
     loaded = sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcublasLt.so" in line})
     rng = random.Random()
@@ -471,7 +477,7 @@ def run(options, known):
     while left and time.monotonic() - begin < options.seconds:
         problem = left.pop(0)
         o, refused = Operands(torch, problem), {}
-        contestants, notes = contestants_of(problem, o, device, lt, tegroup, helper, refused, rng)
+        contestants, notes = contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng)
         us, clock, power = measure(device, contestants, options.rounds, rng)
         if tables.FIRST in us and tables.BEST not in us and tables.BEST not in refused:
             us[tables.BEST] = us[tables.FIRST]
@@ -499,6 +505,7 @@ def arguments(words):
     parser.add_argument("--seconds", type=float, default=500, help="begin no problem later than this; 500")
     parser.add_argument("--cublaslt", metavar="FILE", help="the cuBLASLt to call by hand and through tegroup")
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/libtegroup.so")
+    parser.add_argument("--beside", metavar="NAME=FILE", type=lambda text: tuple(text.split("=", 1)), action="append", default=[], help="another build; again for more")
     parser.add_argument("--helper", type=pathlib.Path, default=ROOT / "build/libhost_calls.so")
     parser.add_argument("--merge", type=pathlib.Path, nargs="*", default=[], help="results to keep: their problems are not measured again")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench_gpu.json", help="build/bench_gpu.json; a table goes beside it (.md)")
@@ -523,7 +530,7 @@ def main(words):
     if options.into:
         tables.put_between_markers(options.into, text)
     lines, good = tables.summary(result)
-    print(text, "\n".join(lines), sep="\n")
+    print(text, "\n".join(lines + tables.other_builds(result)), sep="\n")
     return 0 if good else 1  # 1: a required ratio fails
 
 

@@ -161,6 +161,22 @@ def summary(result):
     return lines, good
 
 
+OF = " of "  # between a backend's name and that of another build of the library
+
+
+def other_builds(result):
+    """What each backend of another build takes beside this one's, in turns alike: a line for each pair."""
+    pairs = sorted({name for p in result["problems"] for name in p["us"] if OF in name})
+    lines = []
+    for name in pairs:
+        found = sorted((median(p, name) / median(p, name.split(OF)[0]), " ".join(key(p))) for p in result["problems"]
+                       if median(p, name) and median(p, name.split(OF)[0]))
+        if found:
+            mean = statistics.geometric_mean(ratio for ratio, _ in found)
+            lines.append(f"{name} / this one, time: mean {mean:.3f} of {len(found)}, from {found[0][0]:.3f} ({found[0][1]}) to {found[-1][0]:.3f} ({found[-1][1]})")
+    return lines
+
+
 def put_between_markers(path, text, name="bench_gpu"):
     """Replace what stands between a page's two markers of that name."""
     markers = [f"<!-- {name}: {place} -->" for place in ("begin", "end")]

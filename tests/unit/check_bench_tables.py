@@ -126,6 +126,12 @@ def tables_and_ratios():
         assert "None" not in line and "nan" not in line, line
     blocks = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
     assert len(blocks) == 3 and all(len({row.count("|") for row in block}) == 1 for block in blocks), "a row lacks a cell"
+    assert tables.other_builds(result) == []
+    problems[0]["us"]["tegroup portable of old"], problems[1]["us"]["tegroup portable of old"] = tables.spread([9900.0]), tables.spread([8730.0])
+    problems[1]["us"]["tegroup sm90 of old"] = tables.spread([7.0])  # nothing to compare it with
+    assert tables.other_builds(result) == ["tegroup portable of old / this one, time: mean 0.995 of 2, from 0.900 (mixtral fc1 dgrad uniform) to 1.100 "
+                                           "(mixtral fc1 forward uniform)"], tables.other_builds(result)
+    assert bench_gpu.arguments(["--beside", "old=a/b.so", "--beside", "new=c=d"]).beside == [("old", "a/b.so"), ("new", "c=d")]
     lines, good = tables.summary(tables.merge([]))
     assert good and len(lines) == 5 and all("NOT MEASURED" in line for line in lines)
     page = WORK / "page.md"
