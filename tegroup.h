@@ -565,7 +565,8 @@ typedef struct tegroup_gemm_desc {
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
-    int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
+    int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
+                                    are small kernels of their own, and not limited                               */
     int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
     uint64_t        ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                         */
     tegroup_check_level check_level;
@@ -929,8 +930,8 @@ typedef struct tegroup_mlp_weights {
  * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
  * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
  * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
- * their call touches, and get the same bits wherever they are. Data are aligned to their element; a backend that needs more
- * says so. Rows of saved tensors that no group owns are never touched. */
+ * their call touches, and get the same bits wherever they are (a device's grad_row_scale: where all rows are 16-byte aligned, or as
+ * long as they are not). Data are aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -2160,7 +2161,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. A snapshot in device memory is checked by the kernels that read it. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
+ * caller's that it was prepared for this shape. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
@@ -6829,7 +6831,11 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
     TEGROUP_IMPL_TRY(
         tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_FORWARD, &fused, error));
-    if (fused) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
+    if (fused) {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
+        if (desc->preactivation.dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
+    }
 
     if (!run) return TEGROUP_OK;
     if (fused) {
@@ -6873,7 +6879,11 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
     if (desc->recompute)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
-    else tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
+    else {
+        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
+        epilogue.activation.output.cols =
+            desc->fc2.weight.shape.cols; /* which says where ups are, also where it is absent */
+    }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {

@@ -74,6 +74,16 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
     return TEGROUP_ERROR_CUDA;
 }
 
+/* A launch by its own result: what cudaGetLastError still keeps of the caller's calls is none of it. */
+template <typename T> struct tegroup_impl_as { typedef T type; };
+template <typename... PARAMETERS>
+static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
+                                              size_t shared_bytes, struct CUstream_st *stream,
+                                              const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
+    void *addresses[] = {(void *)(uintptr_t)&arguments...};
+    return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
 /* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0;
@@ -261,9 +271,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
                                                        const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_prepare_kernel<<<1, TEGROUP_IMPL_PREPARE_THREADS, 0, stream>>>(
-        *p, (tegroup_snapshot_header *)desc->snapshot, (int64_t)(layout->total_bytes / 4));
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_kernel, 1, TEGROUP_IMPL_PREPARE_THREADS, 0,
+                                                        stream, *p, (tegroup_snapshot_header *)desc->snapshot,
+                                                        (int64_t)(layout->total_bytes / 4)),
+                                    "stream", "the prepare kernel must launch", error);
 }
 
 /* ==== [4] Rows on the GPU ==== */
@@ -500,8 +511,8 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     const unsigned threads =
         (unsigned)tegroup_impl_clamp(tegroup_impl_align(width / lanes, 32), 64, TEGROUP_IMPL_ROWS_THREADS);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(units, 32, &blocks, error));
-    kernel<<<blocks, threads, 0, stream>>>(*desc);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, threads, 0, stream, *desc), "stream",
+                                    "the kernel must launch", error);
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
@@ -1752,10 +1763,12 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->longer = rows % way->batches;
     way->k = (uint32_t)desc->k;
     way->per_k = 65535 / way->k + 1;
-    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes);
+    /* the same of every call: other threads launch this kernel, too */
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - 1024);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
-    kernel<<<(unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream>>>(*desc, *way);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, (unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream, *desc, *way),
+        "stream", "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -1790,11 +1803,12 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     }
 #undef TEGROUP_IMPL_LAUNCH
     if (!desc->balance_loss) return TEGROUP_OK;
-    tegroup_impl_router_sums_kernel<<<dim3((unsigned)(desc->experts + 31) / 32, TEGROUP_IMPL_ROUTER_RUNS), 256, 0,
-                                      stream>>>(d);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
-    tegroup_impl_router_loss_kernel<<<1, 1024, 0, stream>>>(d);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_router_sums_kernel,
+                            dim3((unsigned)(desc->experts + 31) / 32, TEGROUP_IMPL_ROUTER_RUNS), 256, 0, stream, d),
+        "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_router_loss_kernel, 1, 1024, 0, stream, d),
+                                    "stream", "the kernel must launch", error);
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
@@ -2193,16 +2207,14 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
-    tegroup_impl_permutation_count_kernel<<<fill, 32u * (unsigned)warps, shared, stream>>>(call);
-    code = cudaGetLastError();
-    if (code == cudaSuccess && groups > 0 && call.runs > 0) {
-        tegroup_impl_permutation_scan_kernel<<<(unsigned)(groups + 7) / 8, 1024, 0, stream>>>(call);
-        code = cudaGetLastError();
-    }
-    if (code == cudaSuccess && call.runs > 0) {
-        tegroup_impl_permutation_rank_kernel<<<blocks, 32u * (unsigned)warps, shared, stream>>>(call);
-        code = cudaGetLastError();
-    }
+    code =
+        tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
+    if (code == cudaSuccess && groups > 0 && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8, 1024, 0, stream,
+                                   call);
+    if (code == cudaSuccess && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, 32u * (unsigned)warps, shared, stream,
+                                   call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #endif /* TEGROUP_NO_MOE */
@@ -2329,16 +2341,12 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     unsigned blocks;
     cudaError_t code;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 32), 8, &blocks, error));
-    tegroup_impl_validate_sizes_kernel<<<1, 1024, 0, stream>>>(*desc);
-    code = cudaGetLastError();
-    if (code == cudaSuccess && rows > 0) {
-        tegroup_impl_validate_values_kernel<<<blocks, 256, 0, stream>>>(*desc);
-        code = cudaGetLastError();
-    }
-    if (code == cudaSuccess) {
-        tegroup_impl_validate_close_kernel<<<1, 1, 0, stream>>>(desc->result, desc->tensor.shape.cols);
-        code = cudaGetLastError();
-    }
+    code = tegroup_impl_launch(tegroup_impl_validate_sizes_kernel, 1, 1024, 0, stream, *desc);
+    if (code == cudaSuccess && rows > 0)
+        code = tegroup_impl_launch(tegroup_impl_validate_values_kernel, blocks, 256, 0, stream, *desc);
+    if (code == cudaSuccess)
+        code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,
+                                   desc->tensor.shape.cols);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
@@ -2422,7 +2430,8 @@ enum {
     TEGROUP_IMPL_PLANNED_ENCODE
 };
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`. */
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
+ * of sm_limit, since blocks spread over multiprocessors before they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -2431,7 +2440,10 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     if (code == cudaSuccess)
         code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors * tegroup_impl_max(1, blocks)) {
+        multiprocessors = (int)tegroup_impl_min(plan->sm_limit, multiprocessors);
+        blocks = 1;
+    }
     plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL] = (uint64_t)(uintptr_t)kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] = (uint64_t)threads;
     plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED] = (uint64_t)shared;
@@ -2562,14 +2574,15 @@ static __global__ void __launch_bounds__(256)
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
+    cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
-        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(*call);
-    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
-        && desc->d.shape.groups > 0) {
+        code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
+    if (code == cudaSuccess && desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET
+        && desc->bias.shape.cols > 0 && desc->d.shape.groups > 0) {
         dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(*call);
+        code = tegroup_impl_launch(tegroup_impl_bias_grad_kernel, blocks, 128, 0, stream, *call);
     }
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
@@ -2997,9 +3010,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem
                       || (p->op == TEGROUP_OP_WGRAD && (p->c != TEGROUP_DTYPE_UNSET || device_scalars));
     const int32_t threads = apart ? 128 : 32, each = apart ? 1 : 32;
     const unsigned blocks = (unsigned)tegroup_impl_ceil_div(p->groups, each);
-    if (call->usual) tegroup_impl_setup_kernel<true><<<blocks, threads, 0, stream>>>(each, *call);
-    else tegroup_impl_setup_kernel<false><<<blocks, threads, 0, stream>>>(each, *call);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(call->usual ? tegroup_impl_setup_kernel<true> : tegroup_impl_setup_kernel<false>, blocks,
+                            threads, 0, stream, each, *call),
+        "stream", "the set-up kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -3147,13 +3161,14 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
-    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
+    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && (!loop->betas || desc->accumulate))) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
         const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
-        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(whole, desc->d.dtype, beta,
-                                                                        loop->betas ? loop->betas + g : NULL);
-        return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+        return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_empty_kernel, (unsigned)blocks, 256, 0, stream,
+                                                            whole, desc->d.dtype, beta,
+                                                            loop->betas ? loop->betas + g : NULL),
+                                        "stream", "the kernel must launch", error);
     }
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
@@ -3172,13 +3187,16 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
-/* Is every group's address as aligned as the chosen algorithm was told? Distances are; the bases decide. */
+/* Is every group's address as aligned as the chosen algorithm was told? */
 static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
         const tegroup_tensor *t = tensors[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
+        if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
+            && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
+            return 0; /* which may be another than was planned with; other distances are as planned */
         for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
             if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
     }
@@ -3231,9 +3249,10 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
-        tegroup_impl_scalars_kernel<<<(unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0, stream>>>(
-            alpha, beta, one, zero, p->groups, loop.alphas, loop.betas);
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
+                                stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),
+            "stream", "the kernel must launch", error));
     }
     if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
     for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)
@@ -5979,8 +5998,10 @@ static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
     return !p->gathered[TEGROUP_IMPL_A];
 #endif
 }
+/* Tiles that fit store boxes of 64 rows, of which a map of a uniform D cuts off none but a group's last. */
 static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
-    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
+    return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
+           && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
@@ -6138,7 +6159,14 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error) {
+    (void)plan;
+#if defined(TEGROUP_NO_PORTABLE)
+    TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] == TEGROUP_IMPL_SM90_THREADS, ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
+                      TEGROUP_BACKEND_PORTABLE, plan->backend);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
@@ -6405,12 +6433,22 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
+    int device = -1;
+    cudaError_t code = cudaGetDevice(&device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
+    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
+                      device);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      tegroup_error *error) {
     (void)desc, (void)error;
+    if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(desc, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, error);
 #endif
 #if !defined(TEGROUP_NO_CUBLASLT)
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
@@ -6421,19 +6459,9 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
-    int device = -1;
-    cudaError_t code = cudaGetDevice(&device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
-    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
-                      device);
-    return TEGROUP_OK;
-}
-
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     (void)desc, (void)stream;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
@@ -6466,7 +6494,6 @@ static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_impl_epilogue *epilogue,
                                                           struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
 #if !defined(TEGROUP_NO_SM90)
     if (plan->backend == TEGROUP_BACKEND_SM90)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));

@@ -234,7 +234,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. A snapshot in device memory is checked by the kernels that read it. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
+ * caller's that it was prepared for this shape. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));

@@ -90,7 +90,8 @@ typedef struct tegroup_gemm_desc {
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
-    int32_t         sm_limit;    /* GPU: multiprocessors to use at most; 0 = all                                  */
+    int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
+                                    are small kernels of their own, and not limited                               */
     int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
     uint64_t        ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                         */
     tegroup_check_level check_level;

@@ -78,7 +78,8 @@ enum {
     TEGROUP_IMPL_PLANNED_ENCODE
 };
 
-/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`. */
+/* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
+ * of sm_limit, since blocks spread over multiprocessors before they share one. */
 static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *kernel, int32_t threads, int32_t shared,
                                                int32_t most) {
     int multiprocessors = 0, blocks = 0;
@@ -87,7 +88,10 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     if (code == cudaSuccess)
         code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) multiprocessors = plan->sm_limit;
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors * tegroup_impl_max(1, blocks)) {
+        multiprocessors = (int)tegroup_impl_min(plan->sm_limit, multiprocessors);
+        blocks = 1;
+    }
     plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL] = (uint64_t)(uintptr_t)kernel;
     plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] = (uint64_t)threads;
     plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED] = (uint64_t)shared;
@@ -218,12 +222,13 @@ static __global__ void __launch_bounds__(256)
 static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call *call, struct CUstream_st *stream,
                                                     tegroup_error *error) {
     const tegroup_gemm_desc *desc = &call->desc;
+    cudaError_t code = cudaSuccess;
     if (desc->tail != TEGROUP_TAIL_KEEP && call->views[TEGROUP_IMPL_D].rows)
-        tegroup_impl_tail_kernel<<<(unsigned)desc->d.shape.groups + 1, 256, 0, stream>>>(*call);
-    if (desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET && desc->bias.shape.cols > 0
-        && desc->d.shape.groups > 0) {
+        code = tegroup_impl_launch(tegroup_impl_tail_kernel, (unsigned)desc->d.shape.groups + 1, 256, 0, stream, *call);
+    if (code == cudaSuccess && desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET
+        && desc->bias.shape.cols > 0 && desc->d.shape.groups > 0) {
         dim3 blocks((unsigned)tegroup_impl_ceil_div(desc->bias.shape.cols, 128), (unsigned)desc->d.shape.groups);
-        tegroup_impl_bias_grad_kernel<<<blocks, 128, 0, stream>>>(*call);
+        code = tegroup_impl_launch(tegroup_impl_bias_grad_kernel, blocks, 128, 0, stream, *call);
     }
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernels must launch", error);
+    return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

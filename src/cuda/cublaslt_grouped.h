@@ -135,9 +135,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_setup(const tegroup_problem
                       || (p->op == TEGROUP_OP_WGRAD && (p->c != TEGROUP_DTYPE_UNSET || device_scalars));
     const int32_t threads = apart ? 128 : 32, each = apart ? 1 : 32;
     const unsigned blocks = (unsigned)tegroup_impl_ceil_div(p->groups, each);
-    if (call->usual) tegroup_impl_setup_kernel<true><<<blocks, threads, 0, stream>>>(each, *call);
-    else tegroup_impl_setup_kernel<false><<<blocks, threads, 0, stream>>>(each, *call);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the set-up kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(call->usual ? tegroup_impl_setup_kernel<true> : tegroup_impl_setup_kernel<false>, blocks,
+                            threads, 0, stream, each, *call),
+        "stream", "the set-up kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,

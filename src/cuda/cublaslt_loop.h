@@ -111,13 +111,14 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
-    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && !loop->betas)) return TEGROUP_OK;
+    if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && (!loop->betas || desc->accumulate))) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
         const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
-        tegroup_impl_empty_kernel<<<(unsigned)blocks, 256, 0, stream>>>(whole, desc->d.dtype, beta,
-                                                                        loop->betas ? loop->betas + g : NULL);
-        return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+        return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_empty_kernel, (unsigned)blocks, 256, 0, stream,
+                                                            whole, desc->d.dtype, beta,
+                                                            loop->betas ? loop->betas + g : NULL),
+                                        "stream", "the kernel must launch", error);
     }
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
@@ -136,13 +137,16 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
 
-/* Is every group's address as aligned as the chosen algorithm was told? Distances are; the bases decide. */
+/* Is every group's address as aligned as the chosen algorithm was told? */
 static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, int32_t alignment) {
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
         const tegroup_tensor *t = tensors[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
+        if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
+            && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)
+            return 0; /* which may be another than was planned with; other distances are as planned */
         for (int32_t g = 0; tegroup_impl_listed(t) && g < t->shape.groups; g++)
             if (!tegroup_impl_aligned(t->pointers[g], (size_t)alignment)) return 0;
     }
@@ -195,9 +199,10 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
-        tegroup_impl_scalars_kernel<<<(unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0, stream>>>(
-            alpha, beta, one, zero, p->groups, loop.alphas, loop.betas);
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+            tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
+                                stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),
+            "stream", "the kernel must launch", error));
     }
     if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
     for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)

@@ -44,12 +44,22 @@ static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *des
     return TEGROUP_OK;
 }
 
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
+    int device = -1;
+    cudaError_t code = cudaGetDevice(&device);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
+    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
+                      device);
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      tegroup_error *error) {
     (void)desc, (void)error;
+    if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(desc, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, error);
 #endif
 #if !defined(TEGROUP_NO_CUBLASLT)
     case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
@@ -60,19 +70,9 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
-    int device = -1;
-    cudaError_t code = cudaGetDevice(&device);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "plan.device", "there must be a current device", error));
-    TEGROUP_IMPL_RULE(device == plan->device, ERROR_PLAN, "plan.device", "must be the current device", plan->device,
-                      device);
-    return TEGROUP_OK;
-}
-
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     (void)desc, (void)stream;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
@@ -105,7 +105,6 @@ static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                           const tegroup_impl_epilogue *epilogue,
                                                           struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
 #if !defined(TEGROUP_NO_SM90)
     if (plan->backend == TEGROUP_BACKEND_SM90)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));

@@ -12,6 +12,16 @@ static inline tegroup_status tegroup_impl_cuda_status(cudaError_t code, const ch
     return TEGROUP_ERROR_CUDA;
 }
 
+/* A launch by its own result: what cudaGetLastError still keeps of the caller's calls is none of it. */
+template <typename T> struct tegroup_impl_as { typedef T type; };
+template <typename... PARAMETERS>
+static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim3 blocks, unsigned threads,
+                                              size_t shared_bytes, struct CUstream_st *stream,
+                                              const typename tegroup_impl_as<PARAMETERS>::type &...arguments) {
+    void *addresses[] = {(void *)(uintptr_t)&arguments...};
+    return cudaLaunchKernel((const void *)kernel, blocks, dim3(threads), addresses, shared_bytes, stream);
+}
+
 /* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
     int device = 0, major = 0, minor = 0;

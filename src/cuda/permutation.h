@@ -359,15 +359,13 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(call.runs, warps), 64, &blocks, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(desc->shape.rows, 1024), 8, &fill, error));
     if (fill < blocks) fill = blocks;
-    tegroup_impl_permutation_count_kernel<<<fill, 32u * (unsigned)warps, shared, stream>>>(call);
-    code = cudaGetLastError();
-    if (code == cudaSuccess && groups > 0 && call.runs > 0) {
-        tegroup_impl_permutation_scan_kernel<<<(unsigned)(groups + 7) / 8, 1024, 0, stream>>>(call);
-        code = cudaGetLastError();
-    }
-    if (code == cudaSuccess && call.runs > 0) {
-        tegroup_impl_permutation_rank_kernel<<<blocks, 32u * (unsigned)warps, shared, stream>>>(call);
-        code = cudaGetLastError();
-    }
+    code =
+        tegroup_impl_launch(tegroup_impl_permutation_count_kernel, fill, 32u * (unsigned)warps, shared, stream, call);
+    if (code == cudaSuccess && groups > 0 && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_scan_kernel, (unsigned)(groups + 7) / 8, 1024, 0, stream,
+                                   call);
+    if (code == cudaSuccess && call.runs > 0)
+        code = tegroup_impl_launch(tegroup_impl_permutation_rank_kernel, blocks, 32u * (unsigned)warps, shared, stream,
+                                   call);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

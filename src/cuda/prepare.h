@@ -131,7 +131,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
                                                        const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_prepare_kernel<<<1, TEGROUP_IMPL_PREPARE_THREADS, 0, stream>>>(
-        *p, (tegroup_snapshot_header *)desc->snapshot, (int64_t)(layout->total_bytes / 4));
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the prepare kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_kernel, 1, TEGROUP_IMPL_PREPARE_THREADS, 0,
+                                                        stream, *p, (tegroup_snapshot_header *)desc->snapshot,
+                                                        (int64_t)(layout->total_bytes / 4)),
+                                    "stream", "the prepare kernel must launch", error);
 }

@@ -415,10 +415,12 @@ static inline tegroup_status tegroup_impl_cuda_router_launch(void (*kernel)(cons
     way->longer = rows % way->batches;
     way->k = (uint32_t)desc->k;
     way->per_k = 65535 / way->k + 1;
-    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)block_bytes);
+    /* the same of every call: other threads launch this kernel, too */
+    code = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared - 1024);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "space", "the device must have the shared memory", error));
-    kernel<<<(unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream>>>(*desc, *way);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(
+        tegroup_impl_launch(kernel, (unsigned)blocks, 32u * (unsigned)warps, (size_t)block_bytes, stream, *desc, *way),
+        "stream", "the kernel must launch", error);
 }
 
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -453,11 +455,12 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     }
 #undef TEGROUP_IMPL_LAUNCH
     if (!desc->balance_loss) return TEGROUP_OK;
-    tegroup_impl_router_sums_kernel<<<dim3((unsigned)(desc->experts + 31) / 32, TEGROUP_IMPL_ROUTER_RUNS), 256, 0,
-                                      stream>>>(d);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error));
-    tegroup_impl_router_loss_kernel<<<1, 1024, 0, stream>>>(d);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        tegroup_impl_launch(tegroup_impl_router_sums_kernel,
+                            dim3((unsigned)(desc->experts + 31) / 32, TEGROUP_IMPL_ROUTER_RUNS), 256, 0, stream, d),
+        "stream", "the kernel must launch", error));
+    return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_router_loss_kernel, 1, 1024, 0, stream, d),
+                                    "stream", "the kernel must launch", error);
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)

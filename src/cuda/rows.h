@@ -232,6 +232,6 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
     const unsigned threads =
         (unsigned)tegroup_impl_clamp(tegroup_impl_align(width / lanes, 32), 64, TEGROUP_IMPL_ROWS_THREADS);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(units, 32, &blocks, error));
-    kernel<<<blocks, threads, 0, stream>>>(*desc);
-    return tegroup_impl_cuda_status(cudaGetLastError(), "stream", "the kernel must launch", error);
+    return tegroup_impl_cuda_status(tegroup_impl_launch(kernel, blocks, threads, 0, stream, *desc), "stream",
+                                    "the kernel must launch", error);
 }

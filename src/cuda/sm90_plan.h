@@ -81,8 +81,10 @@ static inline int tegroup_impl_sm90_few(const tegroup_problem *p) {
     return !p->gathered[TEGROUP_IMPL_A];
 #endif
 }
+/* Tiles that fit store boxes of 64 rows, of which a map of a uniform D cuts off none but a group's last. */
 static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
-    return p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
+    return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
+           && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
            && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
            && !p->gathered[TEGROUP_IMPL_B];
 }
@@ -240,7 +242,14 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                       tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
-static inline tegroup_status tegroup_impl_sm90_check(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_error *error) {
+    (void)plan;
+#if defined(TEGROUP_NO_PORTABLE)
+    TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] == TEGROUP_IMPL_SM90_THREADS, ERROR_NOT_BUILT,
+                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
+                      TEGROUP_BACKEND_PORTABLE, plan->backend);
+#endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));

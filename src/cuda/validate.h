@@ -120,15 +120,11 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     unsigned blocks;
     cudaError_t code;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_blocks(tegroup_impl_ceil_div(rows, 32), 8, &blocks, error));
-    tegroup_impl_validate_sizes_kernel<<<1, 1024, 0, stream>>>(*desc);
-    code = cudaGetLastError();
-    if (code == cudaSuccess && rows > 0) {
-        tegroup_impl_validate_values_kernel<<<blocks, 256, 0, stream>>>(*desc);
-        code = cudaGetLastError();
-    }
-    if (code == cudaSuccess) {
-        tegroup_impl_validate_close_kernel<<<1, 1, 0, stream>>>(desc->result, desc->tensor.shape.cols);
-        code = cudaGetLastError();
-    }
+    code = tegroup_impl_launch(tegroup_impl_validate_sizes_kernel, 1, 1024, 0, stream, *desc);
+    if (code == cudaSuccess && rows > 0)
+        code = tegroup_impl_launch(tegroup_impl_validate_values_kernel, blocks, 256, 0, stream, *desc);
+    if (code == cudaSuccess)
+        code = tegroup_impl_launch(tegroup_impl_validate_close_kernel, 1, 1, 0, stream, desc->result,
+                                   desc->tensor.shape.cols);
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }

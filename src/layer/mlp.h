@@ -364,7 +364,11 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
     TEGROUP_IMPL_TRY(
         tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &epilogue.activation, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_FORWARD, &fused, error));
-    if (fused) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
+    if (fused) {
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
+        if (desc->preactivation.dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
+    }
 
     if (!run) return TEGROUP_OK;
     if (fused) {
@@ -408,7 +412,11 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
     if (desc->recompute)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
-    else tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
+    else {
+        tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
+        epilogue.activation.output.cols =
+            desc->fc2.weight.shape.cols; /* which says where ups are, also where it is absent */
+    }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {

@@ -1189,7 +1189,7 @@ UTEST(sanitize, every_kernel) {
     memcpy(totals.problems, counted, sizeof counted);
 }
 
-/* Every tile of both tables, whichever a plan would take. */
+/* Every tile of both tables, whichever a plan would take, for ragged groups and for uniform ones of more rows than a tile has. */
 UTEST(sanitize, every_tile) {
     const int64_t m[3] = {130, 0, 70};
     rng r = rng_seed(4004);
@@ -1198,10 +1198,11 @@ UTEST(sanitize, every_tile) {
         const int64_t counted = totals.problems[b];
         if (!backend_bundled(backends[b])) continue;
         for (int op = 0; op < 3; op++)
-            for (int in = 0; in < 2; in++)
+            for (int in = 0; in < 4; in++)
                 for (mirror_tile = 0, mirror_tiles = 1; mirror_tile < mirror_tiles; mirror_tile++) {
                     void *mark = guards_mark();
-                    spec s = plain_spec(ops[op], 3, m, in == 0 ? 72 : 77, in == 0 ? 136 : 141, halves[in], halves[in], rng_next(&r));
+                    spec s = plain_spec(ops[op], 3, in < 2 ? m : NULL, in % 2 == 0 ? 72 : 77, in % 2 == 0 ? 136 : 141, halves[in % 2], halves[in % 2], rng_next(&r));
+                    s.rows_each = in < 2 ? 0 : 288;
                     for_backend(&r, &s, backends[b]);
                     const char *wrong = run_and_check(&s, b);
                     /* of PORTABLE's a GPU may have too little shared memory for the higher ones */
