@@ -88,8 +88,8 @@ static inline cudaError_t tegroup_impl_planned(tegroup_plan *plan, const void *k
         code = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, plan->device);
     if (code == cudaSuccess)
         code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared);
-    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors * tegroup_impl_max(1, blocks)) {
-        multiprocessors = (int)tegroup_impl_min(plan->sm_limit, multiprocessors);
+    if (plan->sm_limit > 0 && plan->sm_limit < multiprocessors) {
+        multiprocessors = plan->sm_limit;
         blocks = 1;
     }
     plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL] = (uint64_t)(uintptr_t)kernel;
