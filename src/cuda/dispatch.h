@@ -72,7 +72,7 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
 
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
-    (void)desc, (void)stream;
+    (void)desc, (void)stream, (void)error; /* unread where no GPU backend is built */
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
     case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
