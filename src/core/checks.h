@@ -268,10 +268,11 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
 /* A tensor's data against a plain range. A list's entries are looked at at the deep level. */
 static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
                                                tegroup_check_level level) {
-    int64_t extent = tegroup_impl_extent_bytes(t);
     tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
+    int64_t extent;
     int32_t g;
-    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0; /* its shape may be anything */
+    extent = tegroup_impl_extent_bytes(t);
     if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
     if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
