@@ -929,9 +929,9 @@ typedef struct tegroup_mlp_weights {
  * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
  * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
  * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
- * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
- * their call touches, and get the same bits wherever they are (a device's grad_row_scale: where all rows are 16-byte aligned, or as
- * long as they are not). Data are aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
+ * same bits wherever they are (a device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are
+ * aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */
@@ -6882,8 +6882,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
     else {
         tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
-        epilogue.activation.output.cols =
-            desc->fc2.weight.shape.cols; /* which says where ups are, also where it is absent */
+        /* kernels take from it where ups are, also where activated is absent */
+        epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));

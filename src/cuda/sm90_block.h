@@ -8,6 +8,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     const tegroup_impl_sm90_call &call;
     uint32_t ring, slabs; /* addresses in shared memory */
     tegroup_impl_sm90_rest<SHAPE> *rest;
+
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
     static __device__ __forceinline__ uint32_t at(const uint64_t *barrier) { return tegroup_impl_shared(barrier); }
 

@@ -414,8 +414,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
     else {
         tegroup_impl_mlp_describe_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation);
-        epilogue.activation.output.cols =
-            desc->fc2.weight.shape.cols; /* which says where ups are, also where it is absent */
+        /* kernels take from it where ups are, also where activated is absent */
+        epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
     }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));

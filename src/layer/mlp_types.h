@@ -38,9 +38,9 @@ typedef struct tegroup_mlp_weights {
  * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
  * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
  * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
- * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that
- * their call touches, and get the same bits wherever they are (a device's grad_row_scale: where all rows are 16-byte aligned, or as
- * long as they are not). Data are aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
+ * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
+ * same bits wherever they are (a device's grad_row_scale: wherever all rows are 16-byte aligned, or wherever some are not). Data are
+ * aligned to their element; a backend that needs more says so. Rows of saved tensors that no group owns are never touched. */
 typedef struct tegroup_mlp_desc {
     size_t          struct_size;    /* sizeof(tegroup_mlp_desc)                                                   */
     tegroup_space   space;          /* where all data live; required                                              */

@@ -492,11 +492,10 @@ static void spoil_snapshot(const void *snapshot) {
     ((int64_t *)(uintptr_t)arrays[below(count)])[below(view.header->groups)] = number();
 }
 
-#define TENSOR_FIELDS(t)                                                                                                           \
-    SHAPE_FIELDS(tegroup_gemm_desc, t.shape), FIELD(tegroup_gemm_desc, t.dtype), FIELD(tegroup_gemm_desc, t.scaling),              \
-    FIELD(tegroup_gemm_desc, t.ld), FIELD(tegroup_gemm_desc, t.group_stride), FIELD(tegroup_gemm_desc, t.pointers_space)
+#define TENSOR_FIELDS(type, t)                                                                                                     \
+    SHAPE_FIELDS(type, t.shape), FIELD(type, t.dtype), FIELD(type, t.scaling), FIELD(type, t.ld), FIELD(type, t.group_stride), FIELD(type, t.pointers_space)
+#define TENSOR_POINTERS(type, t) FIELD(type, t.data), FIELD(type, t.pointers), FIELD(type, t.shape.snapshot)
 #define SCALARS_FIELDS(s) FIELD(tegroup_gemm_desc, s.dtype), FIELD(tegroup_gemm_desc, s.space), FIELD(tegroup_gemm_desc, s.stride)
-#define TENSOR_POINTERS(t) FIELD(tegroup_gemm_desc, t.data), FIELD(tegroup_gemm_desc, t.pointers), FIELD(tegroup_gemm_desc, t.shape.snapshot)
 
 static void check_verdicts(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan, tegroup_status *planned) {
     tegroup_error error = no_error, problem_error = no_error, plan_error = no_error;
@@ -536,15 +535,17 @@ static void check_verdicts(const tegroup_gemm_desc *desc, const tegroup_target *
 }
 
 static void fuzz_gemm(void) {
+#define GEMM_FIELDS(t)   TENSOR_FIELDS(tegroup_gemm_desc, t)
+#define GEMM_POINTERS(t) TENSOR_POINTERS(tegroup_gemm_desc, t)
     static const field numbers[] = {
-        FIELD(tegroup_gemm_desc, struct_size), FIELD(tegroup_gemm_desc, op), FIELD(tegroup_gemm_desc, space), TENSOR_FIELDS(a), TENSOR_FIELDS(b), TENSOR_FIELDS(c),
-        TENSOR_FIELDS(d), TENSOR_FIELDS(bias), FIELD(tegroup_gemm_desc, row_scale_dtype), SCALARS_FIELDS(alpha), SCALARS_FIELDS(beta),
+        FIELD(tegroup_gemm_desc, struct_size), FIELD(tegroup_gemm_desc, op), FIELD(tegroup_gemm_desc, space), GEMM_FIELDS(a), GEMM_FIELDS(b), GEMM_FIELDS(c),
+        GEMM_FIELDS(d), GEMM_FIELDS(bias), FIELD(tegroup_gemm_desc, row_scale_dtype), SCALARS_FIELDS(alpha), SCALARS_FIELDS(beta),
         FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, compute), FIELD(tegroup_gemm_desc, split_k),
         FIELD(tegroup_gemm_desc, expected_rows), FIELD(tegroup_gemm_desc, expected_rows_max), FIELD(tegroup_gemm_desc, backend),
         FIELD(tegroup_gemm_desc, data_alignment_bytes), FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
         FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count),
         FIELD(tegroup_gemm_desc, gather_a.rows), FIELD(tegroup_gemm_desc, gather_a.slots), FIELD(tegroup_gemm_desc, gather_b.rows), FIELD(tegroup_gemm_desc, gather_b.slots)};
-    static const field pointers[] = {TENSOR_POINTERS(a), TENSOR_POINTERS(b), TENSOR_POINTERS(c), TENSOR_POINTERS(d), TENSOR_POINTERS(bias),
+    static const field pointers[] = {GEMM_POINTERS(a), GEMM_POINTERS(b), GEMM_POINTERS(c), GEMM_POINTERS(d), GEMM_POINTERS(bias),
                                      FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),
                                      FIELD(tegroup_gemm_desc, gather_a.slot_of_row), FIELD(tegroup_gemm_desc, gather_b.slot_of_row), FIELD(tegroup_gemm_desc, workspace)};
     static const field of_target[] = {FIELD(tegroup_target, struct_size), FIELD(tegroup_target, sm), FIELD(tegroup_target, cublaslt_version),
@@ -962,10 +963,8 @@ static void fuzz_activation_backward(void) {
 /* ---- the grouped linear layer ---------------------------------------------------------------------------------- */
 
 static void fuzz_linear(void) {
-#define LINEAR_FIELDS(t)                                                                                                           \
-    SHAPE_FIELDS(tegroup_linear_desc, t.shape), FIELD(tegroup_linear_desc, t.dtype), FIELD(tegroup_linear_desc, t.scaling),        \
-    FIELD(tegroup_linear_desc, t.ld), FIELD(tegroup_linear_desc, t.group_stride), FIELD(tegroup_linear_desc, t.pointers_space)
-#define LINEAR_POINTERS(t) FIELD(tegroup_linear_desc, t.data), FIELD(tegroup_linear_desc, t.pointers), FIELD(tegroup_linear_desc, t.shape.snapshot)
+#define LINEAR_FIELDS(t)   TENSOR_FIELDS(tegroup_linear_desc, t)
+#define LINEAR_POINTERS(t) TENSOR_POINTERS(tegroup_linear_desc, t)
     static const field numbers[] = {
         FIELD(tegroup_linear_desc, struct_size), FIELD(tegroup_linear_desc, space), LINEAR_FIELDS(weight), LINEAR_FIELDS(bias), LINEAR_FIELDS(input), LINEAR_FIELDS(out),
         LINEAR_FIELDS(grad_output), LINEAR_FIELDS(dgrad_out), LINEAR_FIELDS(main_grad), LINEAR_FIELDS(bias_grad), LINEAR_FIELDS(grad_row_scale),
@@ -1063,10 +1062,8 @@ static void fuzz_linear(void) {
 /* ---- the grouped MLP --------------------------------------------------------------------------------------------- */
 
 static void fuzz_mlp(void) {
-#define MLP_FIELDS(t)                                                                                                              \
-    SHAPE_FIELDS(tegroup_mlp_desc, t.shape), FIELD(tegroup_mlp_desc, t.dtype), FIELD(tegroup_mlp_desc, t.scaling), FIELD(tegroup_mlp_desc, t.ld), \
-    FIELD(tegroup_mlp_desc, t.group_stride), FIELD(tegroup_mlp_desc, t.pointers_space)
-#define MLP_POINTERS(t) FIELD(tegroup_mlp_desc, t.data), FIELD(tegroup_mlp_desc, t.pointers), FIELD(tegroup_mlp_desc, t.shape.snapshot)
+#define MLP_FIELDS(t)   TENSOR_FIELDS(tegroup_mlp_desc, t)
+#define MLP_POINTERS(t) TENSOR_POINTERS(tegroup_mlp_desc, t)
     static const field numbers[] = {
         FIELD(tegroup_mlp_desc, struct_size), FIELD(tegroup_mlp_desc, space), MLP_FIELDS(fc1.weight), MLP_FIELDS(fc1.bias), MLP_FIELDS(fc1.main_grad), MLP_FIELDS(fc1.bias_grad),
         MLP_FIELDS(fc2.weight), MLP_FIELDS(fc2.bias), MLP_FIELDS(fc2.main_grad), MLP_FIELDS(fc2.bias_grad), MLP_FIELDS(input), MLP_FIELDS(out), MLP_FIELDS(grad_output),
@@ -1219,26 +1216,23 @@ static tegroup_tensor chain_tensor(const tegroup_tensor *t, const tegroup_tensor
 
 static void fuzz_chain(void) {
 #define OPS 5
-#define CHAIN_FIELDS(type, t)                                                                                                       \
-    SHAPE_FIELDS(type, t.shape), FIELD(type, t.dtype), FIELD(type, t.scaling), FIELD(type, t.ld), FIELD(type, t.group_stride), FIELD(type, t.pointers_space)
-#define CHAIN_POINTERS(type, t) FIELD(type, t.data), FIELD(type, t.pointers), FIELD(type, t.shape.snapshot)
     static const field numbers[] = {
         FIELD(tegroup_chain_desc, struct_size), FIELD(tegroup_chain_desc, space), FIELD(tegroup_chain_desc, op_count), FIELD(tegroup_chain_desc, argument_count),
-        CHAIN_FIELDS(tegroup_chain_desc, input), CHAIN_FIELDS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, unfused), FIELD(tegroup_chain_desc, accumulate),
+        TENSOR_FIELDS(tegroup_chain_desc, input), TENSOR_FIELDS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, unfused), FIELD(tegroup_chain_desc, accumulate),
         FIELD(tegroup_chain_desc, compute), FIELD(tegroup_chain_desc, backend), FIELD(tegroup_chain_desc, check_level)};
-    static const field pointers[] = {CHAIN_POINTERS(tegroup_chain_desc, input), CHAIN_POINTERS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, saved),
+    static const field pointers[] = {TENSOR_POINTERS(tegroup_chain_desc, input), TENSOR_POINTERS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, saved),
                                      FIELD(tegroup_chain_desc, workspace)};
     static const field op_numbers[] = {
         FIELD(tegroup_chain_op, kind), FIELD(tegroup_chain_op, activation), FIELD(tegroup_chain_op, interleaved), FIELD(tegroup_chain_op, cols),
-        CHAIN_FIELDS(tegroup_chain_op, weights.weight), CHAIN_FIELDS(tegroup_chain_op, weights.bias), CHAIN_FIELDS(tegroup_chain_op, weights.main_grad),
-        CHAIN_FIELDS(tegroup_chain_op, weights.bias_grad)};
-    static const field op_pointers[] = {CHAIN_POINTERS(tegroup_chain_op, weights.weight), CHAIN_POINTERS(tegroup_chain_op, weights.bias),
-                                        CHAIN_POINTERS(tegroup_chain_op, weights.main_grad), CHAIN_POINTERS(tegroup_chain_op, weights.bias_grad)};
+        TENSOR_FIELDS(tegroup_chain_op, weights.weight), TENSOR_FIELDS(tegroup_chain_op, weights.bias), TENSOR_FIELDS(tegroup_chain_op, weights.main_grad),
+        TENSOR_FIELDS(tegroup_chain_op, weights.bias_grad)};
+    static const field op_pointers[] = {TENSOR_POINTERS(tegroup_chain_op, weights.weight), TENSOR_POINTERS(tegroup_chain_op, weights.bias),
+                                        TENSOR_POINTERS(tegroup_chain_op, weights.main_grad), TENSOR_POINTERS(tegroup_chain_op, weights.bias_grad)};
     static const field argument_numbers[] = {
-        FIELD(tegroup_chain_argument, op), FIELD(tegroup_chain_argument, row_scale_dtype), CHAIN_FIELDS(tegroup_chain_argument, out),
-        CHAIN_FIELDS(tegroup_chain_argument, grad_input), CHAIN_FIELDS(tegroup_chain_argument, grad_row_scale)};
-    static const field argument_pointers[] = {CHAIN_POINTERS(tegroup_chain_argument, out), CHAIN_POINTERS(tegroup_chain_argument, grad_input),
-                                              CHAIN_POINTERS(tegroup_chain_argument, grad_row_scale), FIELD(tegroup_chain_argument, row_scale),
+        FIELD(tegroup_chain_argument, op), FIELD(tegroup_chain_argument, row_scale_dtype), TENSOR_FIELDS(tegroup_chain_argument, out),
+        TENSOR_FIELDS(tegroup_chain_argument, grad_input), TENSOR_FIELDS(tegroup_chain_argument, grad_row_scale)};
+    static const field argument_pointers[] = {TENSOR_POINTERS(tegroup_chain_argument, out), TENSOR_POINTERS(tegroup_chain_argument, grad_input),
+                                              TENSOR_POINTERS(tegroup_chain_argument, grad_row_scale), FIELD(tegroup_chain_argument, row_scale),
                                               FIELD(tegroup_chain_argument, snapshot)};
     tegroup_chain_op ops[OPS];
     tegroup_chain_argument arguments[OPS];
