@@ -159,7 +159,7 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
         tile->n = (int32_t)tegroup_impl_min(TILE_N, p.n - j0);
         tile->alpha = (float)p.alpha;
         tile->beta = (float)p.beta;
-        tile->reads_c = p.beta != 0;
+        tile->reads_c = tile->beta != 0;
         tile->valid = 1;
     }
 };

@@ -116,11 +116,11 @@ typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_fi
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
-/* Lines times columns of the tiles of a weight gradient of that many lines and columns. */
-static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols) {
+/* Lines times columns of the tiles of a weight gradient of that many lines and columns; a narrow one counts as so many. */
+static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols, int64_t narrow_cols) {
     typedef tegroup_impl_sm90_shape<3, 128, 192, true, 4> shape;
     return tegroup_impl_align(lines, shape::TILE_M)
-           * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - shape::NARROW) * shape::narrow((int32_t)cols, 0));
+           * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - narrow_cols) * shape::narrow((int32_t)cols, 0));
 }
 
 /* Where each block has few tiles, the time of those with most of them over that of an even share. */
@@ -141,7 +141,8 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
  * groups are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike,
- * columns that 192 do not divide cost more than larger tiles save. */
+ * columns that 192 do not divide cost more than larger tiles save. Else 192 go where fewer are left empty, narrow tiles' columns
+ * taking a sixteenth more. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
@@ -173,10 +174,13 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int flips = tegroup_impl_sm90_flips(p);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
-        if (average <= 128 || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k) > p->n * p->k))
+        const int64_t as = turns::NARROW + turns::NARROW / 16;
+        if (average <= 128
+            || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k, turns::NARROW) > p->n * p->k))
             return WGRAD_128X128;
-        return flips && tegroup_impl_sm90_covered(p->k, p->n) < tegroup_impl_sm90_covered(p->n, p->k) ? WGRAD_192X128
-                                                                                                      : WGRAD_128X192;
+        return flips && tegroup_impl_sm90_covered(p->k, p->n, as) < tegroup_impl_sm90_covered(p->n, p->k, as)
+                   ? WGRAD_192X128
+                   : WGRAD_128X192;
     }
     if (average <= 64) {
         if (average > 32) return TURNS_64X256;
@@ -270,7 +274,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
     /* A stride that reaches no second group can be any, and TMA would not take it. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
-    const int64_t planes = ragged ? t->shape.rows + box_rows : listed ? 1 : t->shape.groups;
+    const int64_t planes = ragged ? t->shape.rows + 1 : listed ? 1 : t->shape.groups;
     const CUtensorMapDataType type = t->dtype == TEGROUP_DTYPE_F32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                      : t->dtype == TEGROUP_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;

@@ -149,7 +149,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
                                               int32_t *y, int32_t *z) const {
         const int across = item.cols / SHAPE::SET_COLS, line = line_of(group) + i / across * 64;
         const int32_t v = (int32_t)tegroup_impl_min(item.lines - line, TEGROUP_IMPL_SM90_LINES);
-        *x = item.j0 * 32 / SHAPE::SET_COLS + i % across * 32;
+        *x = item.j0 / (SHAPE::SET_COLS / 32) + i % across * 32;
         *y = TEGROUP_IMPL_SM90_LINES - v;
         *z = item.first_row[TEGROUP_IMPL_D] + item.i0 + line + v;
         return v > 0;

@@ -517,6 +517,23 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
         for (int e = 0; e < 6; e++) ASSERT_EQ(e < 3 || e == 5, !!isnan(value_at(&p.d, 0, e / 3, e % 3)));
         problem_release(&p);
     }
+    /* beta is 0 where it is that as an FP32 number */
+    EACH_BACKEND(b) {
+        if (!backend_bundled(backends[b])) continue;
+        s = plain_spec(TEGROUP_OP_FORWARD, 1, rows, 3, 4, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 0);
+        s.c = C_SEPARATE;
+        s.beta = SCALARS_ONE;
+        s.scalar_dtype = TEGROUP_DTYPE_F64;
+        for_backend(&r, &s, backends[b]);
+        problem_for(&p, &s, backends[b]);
+        *(double *)p.beta = 1e-60;
+        for (int64_t row = 0; row < 2; row++)
+            for (int64_t col = 0; col < p.c.cols[0]; col++) store(s.out, p.c.at[0], row * p.c.ld[0] + col, NAN);
+        ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
+        for (int64_t row = 0; row < 2; row++)
+            for (int64_t col = 0; col < p.d.cols[0]; col++) ASSERT_FALSE(isnan(value_at(&p.d, 0, row, col)));
+        problem_release(&p);
+    }
 }
 
 /* 4. Hostile sizes. One problem serves many arrays: prepare, product, a kernel that counts what changed outside of what the
