@@ -116,7 +116,10 @@ static inline tegroup_status tegroup_impl_cuda_check_address(const void *address
 
 static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(t->shape.snapshot, TEGROUP_IMPL_PATH(SNAPSHOT), error));
+    if (t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
     return tegroup_impl_listed(t)
                ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
@@ -128,6 +131,11 @@ static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather 
                                            TEGROUP_IMPL_PATH(SLOT_OF_ROW), error);
 }
 
+static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scalars *s, const char *field,
+                                                             tegroup_error *error) {
+    return tegroup_impl_cuda_check_address(s->space == TEGROUP_SPACE_DEVICE ? s->data : NULL, field, error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
@@ -135,7 +143,12 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
-    return tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->alpha, "alpha.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
+        desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
+    return tegroup_impl_cuda_check_address(desc->workspace_bytes > 0 ? desc->workspace : NULL, "workspace", error);
 }
 
 /* ==== [3] Prepare kernel ==== */
@@ -2418,6 +2431,12 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 }
 #endif
 
+/* Rows of all groups together that a plan is made for. */
+static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    if (desc->expected_rows > 0) return desc->expected_rows;
+    return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
+}
+
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
@@ -2747,14 +2766,10 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     return code;
 }
 
-/* Rows of all groups together, or of each where they are uniform; and the mean of a group's. */
-static inline int64_t tegroup_impl_lt_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    return desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-}
-
+/* The mean of a group's rows. */
 static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
-    return tegroup_impl_max(1, tegroup_impl_ceil_div(tegroup_impl_lt_rows(desc, p), parts));
+    return tegroup_impl_max(1,
+                            tegroup_impl_ceil_div(tegroup_impl_expected_rows(desc, p), tegroup_impl_max(1, p->groups)));
 }
 
 /* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */
@@ -2924,7 +2939,7 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
     const int64_t mean = tegroup_impl_lt_mean(desc, p);
-    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_lt_rows(desc, p));
+    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_expected_rows(desc, p));
     int32_t count = 1;
     if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
     averages[0] = mean;
@@ -4181,8 +4196,7 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
 static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                         tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+    const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups),
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;
@@ -6058,16 +6072,16 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
- * groups are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike,
- * columns that 192 do not divide cost more than larger tiles save. Else 192 go where fewer are left empty, narrow tiles' columns
- * taking a sixteenth more. */
+ * groups are short, which shared memory is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of
+ * groups alike, columns that 192 do not divide cost more than larger tiles save; else its 192 lie where they leave fewer empty,
+ * columns of narrow tiles counting a sixteenth more. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
     typedef tegroup_impl_sm90_turns turns;
     typedef tegroup_impl_sm90_fitting fitting;
-    const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
-                  groups = tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1), average = total / groups;
+    const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
+                  groups = tegroup_impl_max(1, p->groups), average = total / groups;
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, cols_128 = tegroup_impl_ceil_div(n, 128),
                   cols_192 = tegroup_impl_ceil_div(n, 192), cols_256 = tegroup_impl_ceil_div(n, 256),
@@ -6092,11 +6106,13 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int flips = tegroup_impl_sm90_flips(p);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
-        const int64_t as = turns::NARROW + turns::NARROW / 16;
+        const int64_t narrow_cols = turns::NARROW + turns::NARROW / 16;
         if (average <= 128
             || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k, turns::NARROW) > p->n * p->k))
             return WGRAD_128X128;
-        return flips && tegroup_impl_sm90_covered(p->k, p->n, as) < tegroup_impl_sm90_covered(p->n, p->k, as)
+        return flips
+                       && tegroup_impl_sm90_covered(p->k, p->n, narrow_cols)
+                              < tegroup_impl_sm90_covered(p->n, p->k, narrow_cols)
                    ? WGRAD_192X128
                    : WGRAD_128X192;
     }

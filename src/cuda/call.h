@@ -66,6 +66,12 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 }
 #endif
 
+/* Rows of all groups together that a plan is made for. */
+static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    if (desc->expected_rows > 0) return desc->expected_rows;
+    return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
+}
+
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the

@@ -159,14 +159,10 @@ static inline int tegroup_impl_lt_describe(const tegroup_cublaslt_functions *f, 
     return code;
 }
 
-/* Rows of all groups together, or of each where they are uniform; and the mean of a group's. */
-static inline int64_t tegroup_impl_lt_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    return desc->expected_rows > 0 ? desc->expected_rows : p->rows;
-}
-
+/* The mean of a group's rows. */
 static inline int64_t tegroup_impl_lt_mean(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    const int64_t parts = desc->expected_rows > 0 || p->rows_space[TEGROUP_IMPL_A] ? tegroup_impl_max(1, p->groups) : 1;
-    return tegroup_impl_max(1, tegroup_impl_ceil_div(tegroup_impl_lt_rows(desc, p), parts));
+    return tegroup_impl_max(1,
+                            tegroup_impl_ceil_div(tegroup_impl_expected_rows(desc, p), tegroup_impl_max(1, p->groups)));
 }
 
 /* The size of a group, as rows and columns of cuBLASLt's D and the terms of a sum. */

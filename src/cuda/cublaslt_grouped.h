@@ -49,7 +49,7 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
                                                        int64_t *averages) {
     static const int64_t tiles[] = {32, 64, 256};
     const int64_t mean = tegroup_impl_lt_mean(desc, p);
-    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_lt_rows(desc, p));
+    int64_t most = tegroup_impl_min(p->rows, tegroup_impl_expected_rows(desc, p));
     int32_t count = 1;
     if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
     averages[0] = mean;

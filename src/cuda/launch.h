@@ -54,7 +54,10 @@ static inline tegroup_status tegroup_impl_cuda_check_address(const void *address
 
 static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
                                                              tegroup_error *error) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(t->shape.snapshot, TEGROUP_IMPL_PATH(SNAPSHOT), error));
+    if (t->pointers_space == TEGROUP_SPACE_HOST) return TEGROUP_OK;
     return tegroup_impl_listed(t)
                ? tegroup_impl_cuda_check_address((const void *)t->pointers, TEGROUP_IMPL_PATH(POINTERS), error)
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
@@ -66,6 +69,11 @@ static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather 
                                            TEGROUP_IMPL_PATH(SLOT_OF_ROW), error);
 }
 
+static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scalars *s, const char *field,
+                                                             tegroup_error *error) {
+    return tegroup_impl_cuda_check_address(s->space == TEGROUP_SPACE_DEVICE ? s->data : NULL, field, error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
@@ -73,5 +81,10 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
-    return tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->alpha, "alpha.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
+        desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
+    return tegroup_impl_cuda_check_address(desc->workspace_bytes > 0 ? desc->workspace : NULL, "workspace", error);
 }

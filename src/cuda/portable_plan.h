@@ -93,8 +93,7 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
 static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                         tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t total = desc->expected_rows > 0 ? desc->expected_rows : p->rows,
-                  average = total / tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1),
+    const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups),
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
     const int forward = p->op == TEGROUP_OP_FORWARD;
     int limit = 0;

@@ -140,16 +140,16 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
- * groups are short, which L2 is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of groups alike,
- * columns that 192 do not divide cost more than larger tiles save. Else 192 go where fewer are left empty, narrow tiles' columns
- * taking a sixteenth more. */
+ * groups are short, which shared memory is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of
+ * groups alike, columns that 192 do not divide cost more than larger tiles save; else its 192 lie where they leave fewer empty,
+ * columns of narrow tiles counting a sixteenth more. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
     enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
     typedef tegroup_impl_sm90_turns turns;
     typedef tegroup_impl_sm90_fitting fitting;
-    const int64_t total = desc->expected_rows > 0 ? tegroup_impl_min(desc->expected_rows, INT32_MAX) : p->rows,
-                  groups = tegroup_impl_max(1, p->rows_space[TEGROUP_IMPL_A] ? p->groups : 1), average = total / groups;
+    const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
+                  groups = tegroup_impl_max(1, p->groups), average = total / groups;
     const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
     const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, cols_128 = tegroup_impl_ceil_div(n, 128),
                   cols_192 = tegroup_impl_ceil_div(n, 192), cols_256 = tegroup_impl_ceil_div(n, 256),
@@ -174,11 +174,13 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     const int flips = tegroup_impl_sm90_flips(p);
     if (p->op == TEGROUP_OP_WGRAD) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
-        const int64_t as = turns::NARROW + turns::NARROW / 16;
+        const int64_t narrow_cols = turns::NARROW + turns::NARROW / 16;
         if (average <= 128
             || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k, turns::NARROW) > p->n * p->k))
             return WGRAD_128X128;
-        return flips && tegroup_impl_sm90_covered(p->k, p->n, as) < tegroup_impl_sm90_covered(p->n, p->k, as)
+        return flips
+                       && tegroup_impl_sm90_covered(p->k, p->n, narrow_cols)
+                              < tegroup_impl_sm90_covered(p->n, p->k, narrow_cols)
                    ? WGRAD_192X128
                    : WGRAD_128X192;
     }

@@ -522,7 +522,7 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
         if (!backend_bundled(backends[b])) continue;
         s = plain_spec(TEGROUP_OP_FORWARD, 1, rows, 3, 4, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 0);
         s.c = C_SEPARATE;
-        s.beta = SCALARS_ONE;
+        s.beta = SCALARS_EACH; /* in the device's memory */
         s.scalar_dtype = TEGROUP_DTYPE_F64;
         for_backend(&r, &s, backends[b]);
         problem_for(&p, &s, backends[b]);
@@ -1118,6 +1118,7 @@ UTEST(contract, line9_errors_name_the_field) {
     spec s = plain_spec(TEGROUP_OP_FORWARD, 2, m, 16, 16, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 0);
     cudaStream_t stream;
     cudaGraph_t graph = NULL;
+    s.alpha = SCALARS_EACH; /* in the device's memory */
     problem_for(&p, &s, TEGROUP_BACKEND_PORTABLE);
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
@@ -1142,14 +1143,23 @@ UTEST(contract, line9_errors_name_the_field) {
     tegroup_gemm_desc lost = desc; /* host memory, told from device memory by the deep check alone */
     lost.check_level = TEGROUP_CHECK_DEEP;
     ASSERT_EQ(TEGROUP_OK, tegroup_gemm_check(&p.plan, &lost, &p.error));
-    lost.b.data = p.desc.b.data;
-    ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_gemm_check(&p.plan, &lost, &p.error));
-    ASSERT_STREQ("b.data", p.error.field);
+    for (int i = 0; i < 4; i++) {
+        static const char *const fields[] = {"b.data", "a.shape.snapshot", "alpha.data", "workspace"};
+        lost = desc;
+        lost.check_level = TEGROUP_CHECK_DEEP;
+        if (i == 0) lost.b.data = p.desc.b.data;
+        if (i == 1) lost.a.shape.snapshot = p.desc.a.shape.snapshot;
+        if (i == 2) lost.alpha.data = p.alpha;
+        if (i == 3) lost.workspace = p.desc.d.data, lost.workspace_bytes += TEGROUP_ALIGNMENT;
+        ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_gemm_check(&p.plan, &lost, &p.error));
+        ASSERT_STREQ(fields[i], p.error.field);
+    }
     EACH_BACKEND(b) {
         tegroup_gemm_desc other = desc;
         problem q;
         spec t = s;
         t.aligned = 1;
+        t.alpha = SCALARS_DEFAULT;
         problem_for(&q, &t, backends[b]);
         mirror_up(q.mark);
         other = desc_to_device(&q.desc);
