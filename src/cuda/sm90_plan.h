@@ -140,7 +140,7 @@ static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, i
 /* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
  * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
  * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
- * groups are short, which shared memory is slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of
+ * groups are short, which are slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of
  * groups alike, columns that 192 do not divide cost more than larger tiles save; else its 192 lie where they leave fewer empty,
  * columns of narrow tiles counting a sixteenth more. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
