@@ -6117,13 +6117,16 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                    : WGRAD_128X192;
     }
     if (average <= 64) {
-        if (average > 32) return TURNS_64X256;
+        const int few = tegroup_impl_sm90_few(p);
+        const int64_t most = desc->expected_rows_max;
         /* Where one group has most of the rows, its weights are read once. */
-        if (flips && desc->expected_rows_max > 64 && desc->expected_rows_max <= fitting::COLS
-            && desc->expected_rows_max > total / 2)
-            return FITTING_192X128;
-        return forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256) ? FEW_ROWS
-                                                                                                    : TURNS_64X256;
+        if (flips && most > 64 && most > total / 2 && n * k >= INT64_C(1) << 23) return FITTING_192X128;
+        if (forward) return FEW_ROWS;
+        if (groups * cols_256 > blocks)
+            return few && average <= 32 && most <= 256 && k >= 4096 ? FEW_ROWS : TURNS_64X256;
+        /* Too few tiles for all blocks: narrower ones. */
+        if (flips && groups * cols_128 <= blocks && k >= 4096) return FITTING_192X128;
+        return few && most <= 64 ? FEW_ROWS : TURNS_64X256;
     }
     if (flips && fit < high && fit < shared && (alike ? fit < low : average > 128)) return FITTING_192X128;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
@@ -6604,14 +6607,29 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
     return TEGROUP_OK;
 }
 
+/* Reads whole 16 bytes, and so fills L2 with what nobody wants. Written lines would do that, too, but the next call's loads would
+ * wait until these are in memory: 4 to 10 microseconds of a product of few rows. */
+static __global__ void __launch_bounds__(256) tegroup_impl_flush_kernel(const uint4 *from, int64_t count) {
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < count; i += (int64_t)gridDim.x * 256)
+        asm volatile("{.reg .b32 r<4>;\nld.volatile.global.v4.b32 {r0, r1, r2, r3}, [%0];}" ::"l"(from + i) : "memory");
+}
+static inline cudaError_t tegroup_impl_flush(const void *flush, size_t bytes, struct CUstream_st *stream) {
+    const uintptr_t first = ((uintptr_t)flush + 15) / 16, end = ((uintptr_t)flush + bytes) / 16;
+    const int64_t count = (int64_t)(end > first ? end - first : 0);
+    if (count == 0) return cudaSuccess;
+    return tegroup_impl_launch(tegroup_impl_flush_kernel,
+                               dim3((unsigned)tegroup_impl_min(tegroup_impl_ceil_div(count, 256), 4096)), 256, 0,
+                               stream, (const uint4 *)(first * 16), count);
+}
+
 /* One timed run; milliseconds is -1 where the candidate does not run. */
 static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, float *milliseconds,
                                                     tegroup_error *error) {
-    cudaError_t code = desc->flush ? cudaMemsetAsync(desc->flush, 0, desc->flush_bytes, stream) : cudaSuccess;
+    cudaError_t code = tegroup_impl_flush(desc->flush, desc->flush_bytes, stream);
     tegroup_status status;
     *milliseconds = -1;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be device memory that can be written", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be device memory that can be read", error));
     code = cudaEventRecord(desc->begin, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
     status = tegroup_gemm(plan, desc->gemm, stream, error);

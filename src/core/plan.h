@@ -130,10 +130,10 @@ typedef struct tegroup_tune_desc {
     int32_t             rounds;      /* timed runs of each candidate, whose median counts; 0 = 15                   */
     struct CUevent_st  *begin, *end; /* caller's events, made with timing; the CPU backend needs none               */
     float              *milliseconds; /* [TEGROUP_TUNE_CANDIDATES] medians, -1 = not timed; NULL = not wanted       */
-    void               *flush;       /* device memory that is filled with zeros before each timed run, so that operands
-                                         come from memory, as they do in a model after its other layers: several times
-                                         what L2 holds. NULL with 0 bytes: they are as warm as the run before left them.
-                                         The CPU backend leaves it alone                                            */
+    const void         *flush;       /* device memory that is read before each timed run, so that operands come from
+                                         memory, as they do in a model after its other layers: several times what L2
+                                         holds. NULL with 0 bytes: they are as warm as the run before left them. The
+                                         CPU backend leaves it alone                                                */
     size_t              flush_bytes;
 } tegroup_tune_desc;
 

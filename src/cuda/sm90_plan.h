@@ -185,13 +185,16 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                    : WGRAD_128X192;
     }
     if (average <= 64) {
-        if (average > 32) return TURNS_64X256;
+        const int few = tegroup_impl_sm90_few(p);
+        const int64_t most = desc->expected_rows_max;
         /* Where one group has most of the rows, its weights are read once. */
-        if (flips && desc->expected_rows_max > 64 && desc->expected_rows_max <= fitting::COLS
-            && desc->expected_rows_max > total / 2)
-            return FITTING_192X128;
-        return forward || (tegroup_impl_sm90_few(p) && k >= 4096 && desc->expected_rows_max <= 256) ? FEW_ROWS
-                                                                                                    : TURNS_64X256;
+        if (flips && most > 64 && most > total / 2 && n * k >= INT64_C(1) << 23) return FITTING_192X128;
+        if (forward) return FEW_ROWS;
+        if (groups * cols_256 > blocks)
+            return few && average <= 32 && most <= 256 && k >= 4096 ? FEW_ROWS : TURNS_64X256;
+        /* Too few tiles for all blocks: narrower ones. */
+        if (flips && groups * cols_128 <= blocks && k >= 4096) return FITTING_192X128;
+        return few && most <= 64 ? FEW_ROWS : TURNS_64X256;
     }
     if (flips && fit < high && fit < shared && (alike ? fit < low : average > 128)) return FITTING_192X128;
     if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;

@@ -4,8 +4,9 @@ one dense product of equal FLOPs; at decode also a kernel that only reads the we
 and dgrad) sm90 also runs even ones, and beside gradients added to FP32 those that overwrite BF16: figures of one by the other are
 of turns alike.
 
-Contestants take turns in random order inside this process; 256 MB are written before each turn, so that L2 is cold; CUDA events
-give the times. Before that each one's result is compared with torch.mm, group by group; a contestant that is refused or wrong is
+Contestants take turns in random order inside this process. L2 is cold: 256 MB go through it before each turn, and leave it as the
+products that are measured do, full of lines that were written, or, before those that read the weights for a few rows, that were only
+read (lines that were written must go to memory before others come). CUDA events give the times. Before that each one's result is compared with torch.mm, group by group; a contestant that is refused or wrong is
 listed with its reason and not timed. A backend that takes longer on the host than on the GPU (cublaslt_loop with many groups)
 is timed as it is, waiting included. Needs torch; build with: make build/libtegroup.so build/libhost_calls.so.
 
@@ -49,13 +50,14 @@ HOST_CALLS = 10000
 
 # ---- measuring ----
 
-def measure(device, contestants, rounds, rng, warm_up=2):
-    """Microseconds of every contestant in every round, and the clock and power seen while they ran."""
+def measure(device, contestants, rounds, rng, warm_up=2, reads=False):
+    """Microseconds of every contestant in every round, and the clock and power seen while they ran. reads: they write next to
+    nothing, and find L2 as such a call leaves it."""
     us, sampled = {name: [] for name in contestants}, []
     for turn in range(-warm_up, rounds):
         order = list(contestants)
         rng.shuffle(order)
-        spans = [(name, device.span(contestants[name])) for name in order]
+        spans = [(name, device.span(contestants[name], reads)) for name in order]
         if turn >= 0:
             sampled.append(device.sample())
         device.wait()
@@ -74,7 +76,7 @@ class Device:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.raw = self.stream.cuda_stream
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.flush = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
         self.properties = torch.cuda.get_device_properties(0)
         self.nvml = self.handle = None
         try:
@@ -85,9 +87,12 @@ class Device:
         except OSError:
             self.nvml = None
 
-    def span(self, call):
+    def span(self, call, reads):
         events = self.torch.cuda.Event(enable_timing=True), self.torch.cuda.Event(enable_timing=True)
-        self.flush.zero_()
+        if reads:
+            self.flush.sum()
+        else:
+            self.flush.zero_()
         events[0].record(self.stream)
         call()
         events[1].record(self.stream)
@@ -132,16 +137,18 @@ class Device:
         event.record(self.stream)
         return event
 
-    def rates(self):
+    def rates(self, helper):
         """What this card gives: dense BF16, copies (read plus write), reads."""
         torch, n = self.torch, 8192
         a, b, c = (torch.randn(n, n, dtype=torch.bfloat16, device="cuda") for _ in range(3))
         big, other = (torch.zeros(1 << 30, dtype=torch.float32, device="cuda") for _ in range(2))
-        reads = dict(sum=big.sum, amax=big.amax, norm=lambda: torch.linalg.vector_norm(big), mv=lambda v=other[:1 << 14]: torch.mv(big.view(1 << 16, 1 << 14), v))
-        contestants = dict(dense=lambda: torch.mm(a, b, out=c), copy=lambda: other.copy_(big), **reads)
-        us, _, _ = measure(self, contestants, 15, random.Random(1), warm_up=5)
+        writing = dict(dense=lambda: torch.mm(a, b, out=c), copy=lambda: other.copy_(big))
+        reading = dict(sum=big.sum, amax=big.amax, norm=lambda: torch.linalg.vector_norm(big), kernel=reader(torch, helper, self.raw, [big.data_ptr()], 4 << 30),
+                       mv=lambda v=other[:1 << 14]: torch.mv(big.view(1 << 16, 1 << 14), v))
+        us, _, _ = measure(self, writing, 15, random.Random(1), warm_up=5)
+        read, _, _ = measure(self, reading, 15, random.Random(1), warm_up=5, reads=True)
         return dict(dense_flops=2 * n ** 3 / us["dense"]["median"] * 1e6, copy_bytes=2 * (4 << 30) / us["copy"]["median"] * 1e6,
-                    read_bytes=max((4 << 30) / us[name]["median"] for name in reads) * 1e6)
+                    read_bytes=max((4 << 30) / t["median"] for t in read.values()) * 1e6)
 
 
 # ---- contestants ----
@@ -280,7 +287,7 @@ class Tegroup:
             flush = self.device.flush
             rounds = 60 if p["kind"] == "decode" else 0  # of a call of 40 us single times differ by 5%, and candidates by less
             lib.tegroup_plan_tune(plan, tg.tegroup_tune_desc(gemm=addressof(desc), begin=begin.cuda_event, end=end.cuda_event, overwrite=1, any_numerics=1,
-                                                             flush=flush.data_ptr(), flush_bytes=flush.numel(), rounds=rounds), self.device.raw)
+                                                             flush=flush.data_ptr(), flush_bytes=FLUSH_BYTES, rounds=rounds), self.device.raw)
         gemm, arguments = lib.raw.tegroup_gemm, (plan, desc, self.device.raw, error)
 
         def run():
@@ -290,16 +297,21 @@ class Tegroup:
         return run
 
 
-def read_call(o, helper, stream):
-    """The weights of groups with rows are read, and nothing else: what memory gives at this size, with the cold start of any kernel."""
-    each = o.p["N"] * o.p["K"] * 2
-    pieces = o.torch.tensor([o.b.data_ptr() + g * each for g in o.groups], dtype=o.torch.int64, device="cuda")
+def reader(torch, helper, stream, pieces, each):
+    """A kernel that reads pieces of memory, `each` bytes long, and does nothing else."""
+    listed = torch.tensor(pieces, dtype=torch.int64, device="cuda")
 
     def run():
-        code = helper.host_read(c_void_p(pieces.data_ptr()), c_size_t(len(o.groups)), c_size_t(each), c_void_p(stream))
+        code = helper.host_read(c_void_p(listed.data_ptr()), c_size_t(len(pieces)), c_size_t(each), c_void_p(stream))
         if code:
             raise RuntimeError(f"CUDA error {code} of the kernel that reads")
     return run
+
+
+def read_call(o, helper, stream):
+    """The weights of groups with rows are read: what memory gives at this size, with the cold start of any kernel."""
+    each = o.p["N"] * o.p["K"] * 2
+    return reader(o.torch, helper, stream, [o.b.data_ptr() + g * each for g in o.groups], each)
 
 
 def beside_call(o, tegroup):
@@ -355,7 +367,7 @@ def contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng
         else:
             refused[tables.FIRST] = "the first algorithm failed or was wrong"
         if offered:
-            us, _, _ = measure(device, offered, 9, rng)
+            us, _, _ = measure(device, offered, 9, rng, reads=tables.reads_alone(problem))
             best = min(us, key=lambda i: us[i]["median"])
             notes["cublaslt"] = dict(offered=len(by_hand.algorithms), right=len(offered), best=best)
             if best != 0:
@@ -468,7 +480,7 @@ def run(options, known):
     machine = (f"{device.properties.name} ({device.properties.multi_processor_count} SMs), driver {device.driver()}, CUDA {torch.version.cuda}, torch "
                f"{torch.__version__}, cuBLAS {device.cublas()}, cuBLASLt {lt.version}, tegroup {tegroup.lib.tegroup_version()}")
     result = dict(runs=[dict(machine=machine, date=datetime.date.today().isoformat(), command=options.command, rounds=options.rounds,
-                             cublaslt_loaded=loaded, rates=device.rates())], problems=[], host=[])
+                             cublaslt_loaded=loaded, rates=device.rates(helper))], problems=[], host=[])
     print(f"{machine}\ncublaslt loaded: {' '.join(loaded)}\nrates: {result['runs'][0]['rates']}", flush=True)
     done = {tables.key(p) for p in known["problems"]}
     if not known["host"]:
@@ -478,7 +490,7 @@ def run(options, known):
         problem = left.pop(0)
         o, refused = Operands(torch, problem), {}
         contestants, notes = contestants_of(problem, o, device, lt, tegroup, others, helper, refused, rng)
-        us, clock, power = measure(device, contestants, options.rounds, rng)
+        us, clock, power = measure(device, contestants, options.rounds, rng, reads=tables.reads_alone(problem))
         if tables.FIRST in us and tables.BEST not in us and tables.BEST not in refused:
             us[tables.BEST] = us[tables.FIRST]
         measured = dict({k: v for k, v in problem.items() if k != "sizes"}, run=0, us=us, refused=refused, notes=notes, clock_mhz=clock, power_w=power,

@@ -53,6 +53,11 @@ def traffic(p):
     return x + y + 4 * active * matrix, 4 * active * matrix, 0
 
 
+def reads_alone(p):
+    """Does the product write so little that it leaves hardly a line in L2 (tens of MB) that must go to memory?"""
+    return traffic(p)[1] < 16 << 20
+
+
 def floors_us(p, rates):
     """Least microseconds: operations at the dense rate; all bytes at the copy rate; at the read-only rate the weights that
     have rows, or for a weight gradient whatever it reads."""

@@ -72,11 +72,12 @@ def floors_count_what_must_move():
     rates = dict(dense_flops=1e6, copy_bytes=1e6, read_bytes=2e6)
     assert tables.floors_us(p, rates) == dict(flops=180, copy=156, read=30)
     assert tables.floors_us(dict(p, op="wgrad"), rates)["read"] == 48
+    assert tables.reads_alone(p) and not tables.reads_alone(dict(p, T=1 << 20, N=8))
 
 
 def everyone_has_a_turn_in_every_round():
     log, now = [], [0.0]
-    device = types.SimpleNamespace(span=lambda call: call(), sample=lambda: (1500, 600.0), wait=lambda: log.append("wait"), microseconds=lambda span: span)
+    device = types.SimpleNamespace(span=lambda call, reads: call(), sample=lambda: (1500, 600.0), wait=lambda: log.append("wait"), microseconds=lambda span: span)
 
     def contestant(name, us):
         def call():
