@@ -4658,6 +4658,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int32_t m;                            /* lines, of a weight gradient; else each group has its own */
     int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
     bool deals;                           /* tiles, since they take unlike times */
+    bool mixes;                           /* narrow tiles with others: a stripe has less than a round of these */
     int owner;                            /* the lane whose tiles are dealt; -1: none yet */
     int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
     tegroup_impl_sm90_deal deal;
@@ -4674,6 +4675,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         deals = SHAPE::FITS
                 || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                                   : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
+        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -4792,7 +4794,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             line = stripe + within % height;
             column = within / height;
             cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
-            alike = walk.wide == walk.tiles_n
+            alike = walk.wide == walk.tiles_n || walk.mixes
                         ? lines * walk.tiles_n
                         : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
         }
@@ -5933,7 +5935,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 /* ==== [26] Hopper GEMM: plan and launch ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
- * operation stand together, in the order of the enums of tegroup_impl_sm90_usual, the first for every problem. FEW(op) is PORTABLE's
+ * operation stand together, in the order of the enum of their costs, the first for every problem. FEW(op) is PORTABLE's
  * kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
     X(1, 128, 192, true, 3, false)                                                                                     \
@@ -6048,89 +6050,127 @@ typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3, true> tegroup_impl_sm90_fi
 /* Whose lines of tiles end in narrow ones as those of the other operations and of an activation do. */
 typedef tegroup_impl_sm90_shape<1, 128, 192, true, 3> tegroup_impl_sm90_turns;
 
-/* Lines times columns of the tiles of a weight gradient of that many lines and columns; a narrow one counts as so many. */
-static inline int64_t tegroup_impl_sm90_covered(int64_t lines, int64_t cols, int64_t narrow_cols) {
+/* Tiles of 128 lines by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
+static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, double narrow) {
     typedef tegroup_impl_sm90_shape<3, 128, 192, true, 4> shape;
-    return tegroup_impl_align(lines, shape::TILE_M)
-           * (tegroup_impl_align(cols, shape::COLS) - (shape::COLS - narrow_cols) * shape::narrow((int32_t)cols, 0));
+    return (double)tegroup_impl_ceil_div(lines, shape::TILE_M)
+           * ((double)tegroup_impl_ceil_div(cols, shape::COLS)
+              - (1 - narrow / shape::COLS) * shape::narrow((int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
 }
 
-/* Where each block has few tiles, the time of those with most of them over that of an even share. */
-static inline double tegroup_impl_sm90_unevenness(int64_t tiles, int64_t blocks) {
-    if (tiles < 1 || tiles >= 8 * blocks) return 1;
-    return (double)(tegroup_impl_ceil_div(tiles, blocks) * blocks) / (double)tiles;
+/* What an operation's rows cost on an H200: nanoseconds of a tile for each term of its sums, and terms that its results take as long
+ * as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 2,100 products of 4 to 160 groups, 4
+ * to 8,192 rows in each, 768 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
+enum {
+    TEGROUP_IMPL_SM90_TURNS_128X192,
+    TEGROUP_IMPL_SM90_TURNS_64X256,
+    TEGROUP_IMPL_SM90_TOGETHER_128X256,
+    TEGROUP_IMPL_SM90_FITTING_192X128,
+    TEGROUP_IMPL_SM90_FEW_ROWS,
+    TEGROUP_IMPL_SM90_WGRAD_128X192 = 0,
+    TEGROUP_IMPL_SM90_WGRAD_128X128,
+    TEGROUP_IMPL_SM90_WGRAD_192X128
+};
+typedef struct tegroup_impl_sm90_cost {
+    double ns, results, tb, us;
+} tegroup_impl_sm90_cost;
+static inline const tegroup_impl_sm90_cost *tegroup_impl_sm90_costs(tegroup_op op, int32_t *count) {
+    static const tegroup_impl_sm90_cost forward[] = {{9.05, 0, 4.50, 11.7},
+                                                     {7.41, 0, 4.59, 10.4},
+                                                     {12.70, 0, 4.60, 6.9},
+                                                     {9.21, 0, 3.86, 13.4},
+                                                     {4.38, 0, 4.68, 6.0}};
+    static const tegroup_impl_sm90_cost dgrad[] = {{9.09, 0, 4.18, 12.9},
+                                                   {7.59, 0, 4.69, 7.8},
+                                                   {12.36, 0, 3.94, 7.3},
+                                                   {9.25, 0, 4.20, 14.5},
+                                                   {10.28, 0, 4.45, 6.9}};
+    static const tegroup_impl_sm90_cost wgrad[] = {
+        {8.76, 144, 3.23, 14.9}, {7.20, 143, 5.29, 17.5}, {8.71, 170, 3.62, 6.4}};
+    *count = op == TEGROUP_OP_WGRAD ? 3 : 5;
+    return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-/* What tiles of at most `rows` rows, which come by `step` of them, work on: `tiles` of them across `cols` columns. Groups have `average`
- * rows, or where they are not alike as many in the mean: these leave half a step empty. */
-static inline double tegroup_impl_sm90_worked(int64_t groups, int64_t average, int alike, int64_t rows, int64_t step,
-                                              int64_t cols, int64_t tiles, int64_t blocks) {
-    return (double)(groups * (alike ? tegroup_impl_align(average, step) : average + step / 2)) * (double)cols
-           * tegroup_impl_sm90_unevenness(groups * tegroup_impl_ceil_div(average, rows) * tiles, blocks);
+/* Groups as a plan expects them: as many rows in the mean; alike, or some much larger than others. */
+typedef struct tegroup_impl_sm90_groups {
+    double count, rows;
+    int alike;
+} tegroup_impl_sm90_groups;
+
+/* Tiles of that many rows that hold a group; where groups are not alike they end anywhere in one. */
+static inline double tegroup_impl_sm90_tall(const tegroup_impl_sm90_groups *groups, double tile) {
+    return groups->alike ? ceil(groups->rows / tile) : fmax(1, groups->rows / tile + 0.5);
+}
+/* The rows of these tiles. */
+static inline double tegroup_impl_sm90_filled(const tegroup_impl_sm90_groups *groups, double step) {
+    return groups->alike ? ceil(groups->rows / step) * step : groups->rows + step / 2;
 }
 
-/* Which of an operation's rows is the fastest: the one that works least for what is wanted, each element weighed by measured
- * rates of full tiles (docs/performance.md). Tiles that two warpgroups share suffer where groups differ; those in turns, at very
- * long sums, of being of two widths, and of being narrow all of them; those that fit, where a group has few and of two widths, where
- * groups are short, which are slow to feed, and at very long sums. Where the bytes of C bound a weight gradient of
- * groups alike, columns that 192 do not divide cost more than larger tiles save; else its 192 lie where they leave fewer empty,
- * columns of narrow tiles counting a sixteenth more. */
-static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
-    enum { TURNS_128X192, TURNS_64X256, TOGETHER_128X256, FITTING_192X128, FEW_ROWS };
-    enum { WGRAD_128X192, WGRAD_128X128, WGRAD_192X128 };
-    typedef tegroup_impl_sm90_turns turns;
+/* Microseconds that a product is expected to take by row i of its operation. Tiles are worked on round by round, while memory is read
+ * and written. */
+static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups, int32_t i,
+                                          int64_t blocks) {
     typedef tegroup_impl_sm90_fitting fitting;
-    const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
-                  groups = tegroup_impl_max(1, p->groups), average = total / groups;
-    const int forward = p->op == TEGROUP_OP_FORWARD, alike = desc->expected_rows_max / 2 <= average;
-    const int64_t n = forward ? p->n : p->k, k = forward ? p->k : p->n, cols_128 = tegroup_impl_ceil_div(n, 128),
-                  cols_192 = tegroup_impl_ceil_div(n, 192), cols_256 = tegroup_impl_ceil_div(n, 256),
-                  narrow =
-                      turns::narrow((int32_t)tegroup_impl_min(n, INT32_MAX), (int32_t)tegroup_impl_min(k, INT32_MAX)),
-                  fits = tegroup_impl_ceil_div(average, fitting::FIT),
-                  tiles = tegroup_impl_max(1, tegroup_impl_ceil_div(average, fitting::COLS));
-    const double low = (forward ? 1.1 : 1.12) * (1 + 64.0 / (double)(k + 1))
-                       * tegroup_impl_sm90_worked(groups, average, alike, 64, 64, cols_256 * 256, cols_256, blocks),
-                 high = (narrow * turns::NARROW >= n ? 1.15
-                         : narrow                    ? 1 + (double)k / 600000
-                                                     : 1)
-                        * tegroup_impl_sm90_worked(groups, average, alike, 128, 128, cols_192 * 192 - 64 * narrow,
-                                                   cols_192, blocks),
-                 shared =
-                     (1 + 128.0 / (double)(k + 1))
-                     * tegroup_impl_sm90_worked(groups, average, alike, 128, 128, cols_256 * 256, cols_256, blocks),
-                 fit = (1 + (double)k / 1000000 + (alike ? 0.02 : 32.0 / (double)(average + 1))
-                        + (alike && fits % tiles != 0 ? 0.2 / (double)tiles : 0))
-                       * tegroup_impl_sm90_worked(groups, average, alike, fitting::COLS, fitting::FIT, cols_128 * 128,
-                                                  cols_128, blocks);
-    const int flips = tegroup_impl_sm90_flips(p);
+    static const double tiles[][2] = {{128, 192}, {64, 256}, {128, 256}, {192, 128}, {64, 128}};
+    const int forward = p->op == TEGROUP_OP_FORWARD;
+    const double narrow = tegroup_impl_sm90_turns::NARROW * 7 / 6.0; /* takes longer than its share */
+    const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n), rows = groups->rows,
+                 megabytes = 2e-6 * groups->count * (n * k + rows * (n + k));
+    int32_t count;
+    const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op, &count)[i];
+    double each, rounds;
     if (p->op == TEGROUP_OP_WGRAD) {
+        each = cost.ns * (tegroup_impl_sm90_filled(groups, 64) + cost.results);
+        rounds = i == TEGROUP_IMPL_SM90_WGRAD_128X128
+                     ? ceil(n / 128) * ceil(k / 128)
+                     : tegroup_impl_sm90_covering(i == TEGROUP_IMPL_SM90_WGRAD_128X192 ? p->n : p->k,
+                                                  i == TEGROUP_IMPL_SM90_WGRAD_128X192 ? p->k : p->n, narrow);
+    } else {
+        const double tall = tegroup_impl_sm90_tall(groups, tiles[i][0]);
+        each = cost.ns * k;
+        rounds = tall * ceil(n / tiles[i][1]);
+        if (i
+            == TEGROUP_IMPL_SM90_FITTING_192X128) /* as wide as it has rows; in very long sums blocks fall out of step */
+            each *= tegroup_impl_sm90_filled(groups, fitting::FIT) / (tall * tiles[i][0]) * (1 + k * 1.2e-6);
+        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) { /* PORTABLE's: half of the time is rows' */
+            each *= (0.875 + fmin(rows, 64) / 64) / 1.875;
+            rounds /= 2; /* two blocks a multiprocessor */
+        }
+    }
+    rounds *= groups->count / (double)blocks;
+    const double sums = (rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5) * each * 1e-3, memory = megabytes / cost.tb;
+    return cbrt(sums * sums * sums + memory * memory * memory) + cost.us;
+}
+
+/* Which of an operation's rows is expected to be the fastest. Where C is added to a weight gradient, or it has four bytes, memory
+ * decides, and larger tiles than 128x128 are worth while for long sums whose columns 192 divides. */
+static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
+    const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
+                  count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
+                  most = desc->expected_rows_max;
+    const int flips = tegroup_impl_sm90_flips(p);
+    const tegroup_impl_sm90_groups groups = {(double)count, (double)average, most / 2 <= average};
+    int32_t best = 0, candidates;
+    (void)tegroup_impl_sm90_costs(p->op, &candidates);
+    if (p->op == TEGROUP_OP_WGRAD && !flips) {
         const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
-        const int64_t narrow_cols = turns::NARROW + turns::NARROW / 16;
-        if (average <= 128
-            || (adds && alike && average <= 512 && tegroup_impl_sm90_covered(p->n, p->k, turns::NARROW) > p->n * p->k))
-            return WGRAD_128X128;
-        return flips
-                       && tegroup_impl_sm90_covered(p->k, p->n, narrow_cols)
-                              < tegroup_impl_sm90_covered(p->n, p->k, narrow_cols)
-                   ? WGRAD_192X128
-                   : WGRAD_128X192;
+        const double full = (double)p->n / 128 * (double)p->k / 192;
+        return average <= 128
+                       || (adds && groups.alike && average <= 512
+                           && tegroup_impl_sm90_covering(p->n, p->k, tegroup_impl_sm90_turns::NARROW) > full)
+                   ? TEGROUP_IMPL_SM90_WGRAD_128X128
+                   : TEGROUP_IMPL_SM90_WGRAD_128X192;
     }
-    if (average <= 64) {
-        const int few = tegroup_impl_sm90_few(p);
-        const int64_t most = desc->expected_rows_max;
-        /* Where one group has most of the rows, its weights are read once. */
-        if (flips && most > 64 && most > total / 2 && n * k >= INT64_C(1) << 23) return FITTING_192X128;
-        if (forward) return FEW_ROWS;
-        if (groups * cols_256 > blocks)
-            return few && average <= 32 && most <= 256 && k >= 4096 ? FEW_ROWS : TURNS_64X256;
-        /* Too few tiles for all blocks: narrower ones. */
-        if (flips && groups * cols_128 <= blocks && k >= 4096) return FITTING_192X128;
-        return few && most <= 64 ? FEW_ROWS : TURNS_64X256;
+    /* Where one of many small groups has most of the rows, its weights are read once. */
+    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2
+        && (double)p->n * (double)p->k >= 8e6)
+        return TEGROUP_IMPL_SM90_FITTING_192X128;
+    for (int32_t i = 1; i < candidates; i++) {
+        if (p->op != TEGROUP_OP_WGRAD && i == TEGROUP_IMPL_SM90_FITTING_192X128 && !flips) continue;
+        if (p->op == TEGROUP_OP_DGRAD && i == TEGROUP_IMPL_SM90_FEW_ROWS && !tegroup_impl_sm90_few(p)) continue;
+        if (tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks)) best = i;
     }
-    if (flips && fit < high && fit < shared && (alike ? fit < low : average > 128)) return FITTING_192X128;
-    if (shared < high && shared < low && (alike || average >= 2048)) return TOGETHER_128X256;
-    return alike && low < high ? TURNS_64X256 : TURNS_128X192;
+    return best;
 }
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {

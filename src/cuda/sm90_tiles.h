@@ -182,6 +182,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int32_t m;                            /* lines, of a weight gradient; else each group has its own */
     int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
     bool deals;                           /* tiles, since they take unlike times */
+    bool mixes;                           /* narrow tiles with others: a stripe has less than a round of these */
     int owner;                            /* the lane whose tiles are dealt; -1: none yet */
     int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
     tegroup_impl_sm90_deal deal;
@@ -198,6 +199,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         deals = SHAPE::FITS
                 || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                                   : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
+        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -316,7 +318,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             line = stripe + within % height;
             column = within / height;
             cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
-            alike = walk.wide == walk.tiles_n
+            alike = walk.wide == walk.tiles_n || walk.mixes
                         ? lines * walk.tiles_n
                         : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
         }
