@@ -1049,6 +1049,8 @@ UTEST(gpu, sm90_tune) {
         tune.begin = begin;
         tune.end = end;
         tune.milliseconds = milliseconds;
+        tune.flush = p.desc.a.data; /* any device memory: it is only read */
+        tune.flush_bytes = (size_t)(p.rows * p.n * 2);
         tuned = p.plan;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
