@@ -1,7 +1,7 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
- * operation stand together, in the order of the enum of their costs, the first for every problem. FEW(op) is PORTABLE's
+ * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
  * kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */
 #define TEGROUP_IMPL_SM90_KERNELS(X, FEW)                                                                              \
     X(1, 128, 192, true, 3, false)                                                                                     \
@@ -89,16 +89,16 @@ static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
            && !p->gathered[TEGROUP_IMPL_B];
 }
 
+static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, const tegroup_impl_sm90_row *row) {
+    return row->op == (int32_t)p->op
+           && (row->shared_bytes == 0 ? tegroup_impl_sm90_few(p) : !row->flips || tegroup_impl_sm90_flips(p));
+}
 /* Row i of those that can run this plan's problem; -1: there are no more than i. */
 static inline int32_t tegroup_impl_sm90_candidate(const tegroup_plan *plan, int32_t i) {
-    const tegroup_problem *p = &plan->problem;
     int32_t count, row;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&count);
     for (row = 0; row < count; row++)
-        if (rows[row].op == (int32_t)p->op
-            && (rows[row].shared_bytes == 0 ? tegroup_impl_sm90_few(p) : !rows[row].flips || tegroup_impl_sm90_flips(p))
-            && i-- == 0)
-            return row;
+        if (tegroup_impl_sm90_runs(&plan->problem, &rows[row]) && i-- == 0) return row;
     return -1;
 }
 static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
@@ -124,36 +124,33 @@ static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, dou
               - (1 - narrow / shape::COLS) * shape::narrow((int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
 }
 
-/* What an operation's rows cost on an H200: nanoseconds of a tile for each term of its sums, and terms that its results take as long
- * as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 2,100 products of 4 to 160 groups, 4
- * to 8,192 rows in each, 768 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
-enum {
-    TEGROUP_IMPL_SM90_TURNS_128X192,
-    TEGROUP_IMPL_SM90_TURNS_64X256,
-    TEGROUP_IMPL_SM90_TOGETHER_128X256,
-    TEGROUP_IMPL_SM90_FITTING_192X128,
-    TEGROUP_IMPL_SM90_FEW_ROWS,
-    TEGROUP_IMPL_SM90_WGRAD_128X192 = 0,
-    TEGROUP_IMPL_SM90_WGRAD_128X128,
-    TEGROUP_IMPL_SM90_WGRAD_192X128
-};
+/* What the rows of an operation cost on an H200: nanoseconds of a tile for each term of its sums, and terms that its results take
+ * as long as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 2,100 products of 4 to 160
+ * groups, 4 to 8,192 rows in each, 768 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
 typedef struct tegroup_impl_sm90_cost {
-    double ns, results, tb, us;
+    double tile_rows, tile_cols, ns, results, tb,
+        us; /* rows of D that belong to groups; a weight gradient: its lines */
 } tegroup_impl_sm90_cost;
-static inline const tegroup_impl_sm90_cost *tegroup_impl_sm90_costs(tegroup_op op, int32_t *count) {
-    static const tegroup_impl_sm90_cost forward[] = {{9.05, 0, 4.50, 11.7},
-                                                     {7.41, 0, 4.59, 10.4},
-                                                     {12.70, 0, 4.60, 6.9},
-                                                     {9.21, 0, 3.86, 13.4},
-                                                     {4.38, 0, 4.68, 6.0}};
-    static const tegroup_impl_sm90_cost dgrad[] = {{9.09, 0, 4.18, 12.9},
-                                                   {7.59, 0, 4.69, 7.8},
-                                                   {12.36, 0, 3.94, 7.3},
-                                                   {9.25, 0, 4.20, 14.5},
-                                                   {10.28, 0, 4.45, 6.9}};
+enum { /* the rows by their places among those of their operation */
+       TEGROUP_IMPL_SM90_FITTING = 3,
+       TEGROUP_IMPL_SM90_FEW_ROWS,
+       TEGROUP_IMPL_SM90_WGRAD_128X192 = 0,
+       TEGROUP_IMPL_SM90_WGRAD_128X128,
+       TEGROUP_IMPL_SM90_WGRAD_192X128
+};
+static inline const tegroup_impl_sm90_cost *tegroup_impl_sm90_costs(tegroup_op op) {
+    static const tegroup_impl_sm90_cost forward[] = {{128, 192, 9.05, 0, 4.50, 11.7},
+                                                     {64, 256, 7.41, 0, 4.59, 10.4},
+                                                     {128, 256, 12.70, 0, 4.60, 6.9},
+                                                     {192, 128, 9.21, 0, 3.86, 13.4},
+                                                     {64, 128, 4.38, 0, 4.68, 6.0}};
+    static const tegroup_impl_sm90_cost dgrad[] = {{128, 192, 9.09, 0, 4.18, 12.9},
+                                                   {64, 256, 7.59, 0, 4.69, 7.8},
+                                                   {128, 256, 12.36, 0, 3.94, 7.3},
+                                                   {192, 128, 9.25, 0, 4.20, 14.5},
+                                                   {64, 128, 10.28, 0, 4.45, 6.9}};
     static const tegroup_impl_sm90_cost wgrad[] = {
-        {8.76, 144, 3.23, 14.9}, {7.20, 143, 5.29, 17.5}, {8.71, 170, 3.62, 6.4}};
-    *count = op == TEGROUP_OP_WGRAD ? 3 : 5;
+        {128, 192, 8.76, 144, 3.23, 14.9}, {128, 128, 7.20, 143, 5.29, 17.5}, {192, 128, 8.71, 170, 3.62, 6.4}};
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
@@ -172,71 +169,66 @@ static inline double tegroup_impl_sm90_filled(const tegroup_impl_sm90_groups *gr
     return groups->alike ? ceil(groups->rows / step) * step : groups->rows + step / 2;
 }
 
-/* Microseconds that a product is expected to take by row i of its operation. Tiles are worked on round by round, while memory is read
- * and written. */
+/* Microseconds that a product is expected to take by the i-th row of its operation. Tiles are worked on round by round, while memory
+ * is read and written. */
 static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups, int32_t i,
                                           int64_t blocks) {
-    typedef tegroup_impl_sm90_fitting fitting;
-    static const double tiles[][2] = {{128, 192}, {64, 256}, {128, 256}, {192, 128}, {64, 128}};
-    const int forward = p->op == TEGROUP_OP_FORWARD;
+    const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op)[i];
     const double narrow = tegroup_impl_sm90_turns::NARROW * 7 / 6.0; /* takes longer than its share */
+    const int forward = p->op == TEGROUP_OP_FORWARD;
     const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n), rows = groups->rows,
                  megabytes = 2e-6 * groups->count * (n * k + rows * (n + k));
-    int32_t count;
-    const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op, &count)[i];
-    double each, rounds;
+    double each, tiles;
     if (p->op == TEGROUP_OP_WGRAD) {
         each = cost.ns * (tegroup_impl_sm90_filled(groups, 64) + cost.results);
-        rounds = i == TEGROUP_IMPL_SM90_WGRAD_128X128
-                     ? ceil(n / 128) * ceil(k / 128)
-                     : tegroup_impl_sm90_covering(i == TEGROUP_IMPL_SM90_WGRAD_128X192 ? p->n : p->k,
-                                                  i == TEGROUP_IMPL_SM90_WGRAD_128X192 ? p->k : p->n, narrow);
+        tiles = i == TEGROUP_IMPL_SM90_WGRAD_128X192   ? tegroup_impl_sm90_covering(p->n, p->k, narrow)
+                : i == TEGROUP_IMPL_SM90_WGRAD_192X128 ? tegroup_impl_sm90_covering(p->k, p->n, narrow)
+                                                       : ceil(n / cost.tile_rows) * ceil(k / cost.tile_cols);
     } else {
-        const double tall = tegroup_impl_sm90_tall(groups, tiles[i][0]);
+        const double tall = tegroup_impl_sm90_tall(groups, cost.tile_rows);
         each = cost.ns * k;
-        rounds = tall * ceil(n / tiles[i][1]);
-        if (i
-            == TEGROUP_IMPL_SM90_FITTING_192X128) /* as wide as it has rows; in very long sums blocks fall out of step */
-            each *= tegroup_impl_sm90_filled(groups, fitting::FIT) / (tall * tiles[i][0]) * (1 + k * 1.2e-6);
-        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) { /* PORTABLE's: half of the time is rows' */
-            each *= (0.875 + fmin(rows, 64) / 64) / 1.875;
-            rounds /= 2; /* two blocks a multiprocessor */
-        }
+        tiles = tall * ceil(n / cost.tile_cols);
+        /* As wide as it has rows. In very long sums blocks fall out of step. */
+        if (i == TEGROUP_IMPL_SM90_FITTING)
+            each *= tegroup_impl_sm90_filled(groups, tegroup_impl_sm90_fitting::FIT) / (tall * cost.tile_rows)
+                    * (1 + k * 1.2e-6);
+        /* PORTABLE's: half of the time is rows', and there are two blocks a multiprocessor. */
+        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) each *= (0.875 + fmin(rows, 64) / 64) / 1.875, tiles /= 2;
     }
-    rounds *= groups->count / (double)blocks;
-    const double sums = (rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5) * each * 1e-3, memory = megabytes / cost.tb;
+    const double rounds = groups->count * tiles / (double)blocks,
+                 sums = (rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5) * each * 1e-3, memory = megabytes / cost.tb;
     return cbrt(sums * sums * sums + memory * memory * memory) + cost.us;
 }
 
-/* Which of an operation's rows is expected to be the fastest. Where C is added to a weight gradient, or it has four bytes, memory
- * decides, and larger tiles than 128x128 are worth while for long sums whose columns 192 divides. */
-static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
+/* Which of an operation's rows, the first of which is `first`, is expected to be the fastest. Where C is added to a weight gradient, or
+ * it has four bytes, memory decides, and larger tiles than 128x128 are worth while for long sums whose columns 192 divides. */
+static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t first,
+                                              int64_t blocks) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->expected_rows_max;
     const int flips = tegroup_impl_sm90_flips(p);
     const tegroup_impl_sm90_groups groups = {(double)count, (double)average, most / 2 <= average};
-    int32_t best = 0, candidates;
-    (void)tegroup_impl_sm90_costs(p->op, &candidates);
+    int32_t rows_count, best = 0;
+    const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&rows_count) + first;
     if (p->op == TEGROUP_OP_WGRAD && !flips) {
-        const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET;
-        const double full = (double)p->n / 128 * (double)p->k / 192;
-        return average <= 128
-                       || (adds && groups.alike && average <= 512
-                           && tegroup_impl_sm90_covering(p->n, p->k, tegroup_impl_sm90_turns::NARROW) > full)
-                   ? TEGROUP_IMPL_SM90_WGRAD_128X128
-                   : TEGROUP_IMPL_SM90_WGRAD_128X192;
+        const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
+                  divides = tegroup_impl_sm90_covering(p->n, p->k, tegroup_impl_sm90_turns::NARROW)
+                            <= (double)p->n / 128 * (double)p->k / 192;
+        return first
+               + (average <= 128 || (adds && groups.alike && average <= 512 && !divides)
+                      ? TEGROUP_IMPL_SM90_WGRAD_128X128
+                      : TEGROUP_IMPL_SM90_WGRAD_128X192);
     }
     /* Where one of many small groups has most of the rows, its weights are read once. */
     if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2
         && (double)p->n * (double)p->k >= 8e6)
-        return TEGROUP_IMPL_SM90_FITTING_192X128;
-    for (int32_t i = 1; i < candidates; i++) {
-        if (p->op != TEGROUP_OP_WGRAD && i == TEGROUP_IMPL_SM90_FITTING_192X128 && !flips) continue;
-        if (p->op == TEGROUP_OP_DGRAD && i == TEGROUP_IMPL_SM90_FEW_ROWS && !tegroup_impl_sm90_few(p)) continue;
-        if (tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks)) best = i;
-    }
-    return best;
+        return first + TEGROUP_IMPL_SM90_FITTING;
+    for (int32_t i = 1; first + i < rows_count && rows[i].op == (int32_t)p->op; i++)
+        if (tegroup_impl_sm90_runs(p, &rows[i])
+            && tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks))
+            best = i;
+    return first + best;
 }
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
@@ -274,8 +266,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     first = tegroup_impl_sm90_candidate(plan, 0);
     TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
-    usual = tegroup_impl_sm90_usual(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
-    return tegroup_impl_sm90_choose(plan, first + usual, error);
+    usual = tegroup_impl_sm90_usual(desc, p, first, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
+    return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
