@@ -89,6 +89,7 @@ static inline int tegroup_impl_sm90_flips(const tegroup_problem *p) {
            && !p->gathered[TEGROUP_IMPL_B];
 }
 
+/* Whether a row of the table can run a problem. */
 static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, const tegroup_impl_sm90_row *row) {
     return row->op == (int32_t)p->op
            && (row->shared_bytes == 0 ? tegroup_impl_sm90_few(p) : !row->flips || tegroup_impl_sm90_flips(p));
@@ -128,16 +129,12 @@ static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, dou
  * as long as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 2,100 products of 4 to 160
  * groups, 4 to 8,192 rows in each, 768 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
 typedef struct tegroup_impl_sm90_cost {
-    double tile_rows, tile_cols, ns, results, tb,
-        us; /* rows of D that belong to groups; a weight gradient: its lines */
+    double tile_rows, tile_cols; /* rows of D that belong to groups; a weight gradient: its lines */
+    double ns, results, tb, us;
 } tegroup_impl_sm90_cost;
-enum { /* the rows by their places among those of their operation */
-       TEGROUP_IMPL_SM90_FITTING = 3,
-       TEGROUP_IMPL_SM90_FEW_ROWS,
-       TEGROUP_IMPL_SM90_WGRAD_128X192 = 0,
-       TEGROUP_IMPL_SM90_WGRAD_128X128,
-       TEGROUP_IMPL_SM90_WGRAD_192X128
-};
+/* Rows by their places among those of their operation. */
+enum { TEGROUP_IMPL_SM90_FITTING = 3, TEGROUP_IMPL_SM90_FEW_ROWS };
+enum { TEGROUP_IMPL_SM90_WGRAD_128X192, TEGROUP_IMPL_SM90_WGRAD_128X128, TEGROUP_IMPL_SM90_WGRAD_192X128 };
 static inline const tegroup_impl_sm90_cost *tegroup_impl_sm90_costs(tegroup_op op) {
     static const tegroup_impl_sm90_cost forward[] = {{128, 192, 9.05, 0, 4.50, 11.7},
                                                      {64, 256, 7.41, 0, 4.59, 10.4},
@@ -193,7 +190,10 @@ static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegrou
             each *= tegroup_impl_sm90_filled(groups, tegroup_impl_sm90_fitting::FIT) / (tall * cost.tile_rows)
                     * (1 + k * 1.2e-6);
         /* PORTABLE's: half of the time is rows', and there are two blocks a multiprocessor. */
-        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) each *= (0.875 + fmin(rows, 64) / 64) / 1.875, tiles /= 2;
+        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) {
+            each *= (0.875 + fmin(rows, 64) / 64) / 1.875;
+            tiles /= 2;
+        }
     }
     const double rounds = groups->count * tiles / (double)blocks,
                  sums = (rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5) * each * 1e-3, memory = megabytes / cost.tb;

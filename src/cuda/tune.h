@@ -93,7 +93,7 @@ static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, co
     cudaError_t code = tegroup_impl_flush(desc->flush, desc->flush_bytes, stream);
     tegroup_status status;
     *milliseconds = -1;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be device memory that can be read", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "flush", "must be read by a kernel, which must launch", error));
     code = cudaEventRecord(desc->begin, stream);
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "begin", "must be an event that can be recorded", error));
     status = tegroup_gemm(plan, desc->gemm, stream, error);
@@ -144,6 +144,11 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
                       "must not be capturing: tuning waits", 0, 1);
     TEGROUP_IMPL_RULE(desc->begin != NULL, ERROR_NULL_ARGUMENT, "begin", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->end != NULL, ERROR_NULL_ARGUMENT, "end", "must not be NULL", 1, 0);
+    if (desc->flush_bytes > 0) { /* its ends: what lies between is one allocation's, as the caller says */
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->flush, "flush", error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
+    }
     memset(&first, 0, sizeof first);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {

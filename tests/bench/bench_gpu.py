@@ -6,8 +6,8 @@ of turns alike.
 
 Contestants take turns in random order inside this process. L2 is cold: 256 MB go through it before each turn, and leave it as the
 products that are measured do, full of lines that were written, or, before those that read the weights for a few rows, that were only
-read (lines that were written must go to memory before others come). CUDA events give the times. Before that each one's result is compared with torch.mm, group by group; a contestant that is refused or wrong is
-listed with its reason and not timed. A backend that takes longer on the host than on the GPU (cublaslt_loop with many groups)
+read (lines that were written must go to memory before others come). CUDA events give the times. Before that each one's result
+is compared with torch.mm, group by group; a contestant that is refused or wrong is listed with its reason and not timed. A backend that takes longer on the host than on the GPU (cublaslt_loop with many groups)
 is timed as it is, waiting included. Needs torch; build with: make build/libtegroup.so build/libhost_calls.so.
 
 cuBLASLt's grouped matmul needs cuBLAS 13.3 (13.4 on Hopper), and torch may bring an older one. --cublaslt FILE is what is called

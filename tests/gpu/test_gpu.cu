@@ -1049,9 +1049,14 @@ UTEST(gpu, sm90_tune) {
         tune.begin = begin;
         tune.end = end;
         tune.milliseconds = milliseconds;
+        tuned = p.plan;
+        tune.flush = counts; /* the host's */
+        tune.flush_bytes = sizeof counts;
+        ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
+        ASSERT_STREQ("flush", p.error.field);
+        ASSERT_EQ(0, memcmp(&tuned, &p.plan, sizeof tuned));
         tune.flush = p.desc.a.data; /* any device memory: it is only read */
         tune.flush_bytes = (size_t)(p.rows * p.n * 2);
-        tuned = p.plan;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
         ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan), timed);
