@@ -4695,7 +4695,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         deals = SHAPE::FITS
                 || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                                   : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
-        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
+        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && STRIPE * wide < (int32_t)gridDim.x;
         load(0);
     }
     /* 0 without a snapshot: groups are alike. */
@@ -4869,37 +4869,47 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             row = 0;
         }
     };
-    __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
-        int32_t tile;
-        if (!(deals ? dealt(&tile) : in_turn(&tile))) return false;
+    /* The block's next tile; false: there are no more. */
+    __device__ __forceinline__ bool next(int32_t *tile) { return deals ? dealt(tile) : in_turn(tile); }
+    /* What is to be known of it. The first lane writes that to shared memory as it is found: registers are few. */
+    __device__ __forceinline__ void describe(int32_t tile, tegroup_impl_sm90_item *item) {
         const int of = holder(tile);
-        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
-        const place at(*this, of, there, tile);
-        item->group = g;
-        item->i0 = at.line * SHAPE::TILE_M;
-        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
-        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
-                                                SHAPE::TILE_M);
-        item->cols = at.cols;
-        item->rows = 0;
-        if (SHAPE::FITS) {
-            item->j0 = at.row;
-            item->rows = (int32_t)tegroup_impl_min(there - at.row, at.cols);
+        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of),
+                      k = k_of(there);
+        const bool writes = lane() == 0;
+        {
+            const place at(*this, of, there, tile);
+            const int32_t i0 = at.line * SHAPE::TILE_M;
+            if (writes) {
+                item->group = g;
+                item->i0 = i0;
+                item->j0 = SHAPE::FITS ? at.row
+                                       : at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+                item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - i0,
+                                                        SHAPE::TILE_M);
+                item->cols = at.cols;
+                item->rows = SHAPE::FITS ? (int32_t)tegroup_impl_min(there - at.row, at.cols) : 0;
+                item->k = k;
+            }
         }
-        item->k = k_of(there);
-        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
-        item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
+#pragma unroll
         for (int i = 0; i < 4; i++) {
-            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], of);
-            item->origin[i] = call.shift[i];
+            const int32_t first_row_of = __shfl_sync(0xffffffffu, first_row[i], of);
+            if (writes) {
+                item->first_row[i] = first_row_of;
+                item->origin[i] = call.shift[i];
+            }
         }
-        if (item->k > 0) { /* else the list's entries may be anything */
+        if (!writes) return;
+        item->alpha = k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
+        const float beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
+        item->beta = beta;
+        if (k > 0) { /* else the list's entries may be anything */
             buffer(desc.a, TEGROUP_IMPL_A, item);
             buffer(desc.b, TEGROUP_IMPL_B, item);
         }
-        if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
+        if (beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
         buffer(desc.d, TEGROUP_IMPL_D, item);
-        return true;
     }
     /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
@@ -5178,14 +5188,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_sm90_walk<SHAPE> walk(call);
         bool there = true;
         for (int32_t number = 0; there; number++) {
-            tegroup_impl_sm90_item item;
-            item.group = -1;
-            there = walk.next(&item);
+            tegroup_impl_sm90_item *item = &rest->items[number % ITEMS];
+            int32_t tile;
+            there = walk.next(&tile);
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (lane() == 0) {
-                rest->items[number % ITEMS] = item;
-                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
-            }
+            if (there) walk.describe(tile, item);
+            else if (lane() == 0) item->group = -1;
+            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
             __syncwarp();
         }
     }
