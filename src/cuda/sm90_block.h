@@ -60,13 +60,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         tegroup_impl_sm90_walk<SHAPE> walk(call);
         bool there = true;
         for (int32_t number = 0; there; number++) {
-            tegroup_impl_sm90_item *item = &rest->items[number % ITEMS];
-            int32_t tile;
-            there = walk.next(&tile);
+            tegroup_impl_sm90_item item;
+            item.group = -1;
+            there = walk.next(&item);
             if (number >= ITEMS) tegroup_impl_barrier_wait(at(&rest->taken[number % ITEMS]), (number / ITEMS & 1) ^ 1);
-            if (there) walk.describe(tile, item);
-            else if (lane() == 0) item->group = -1;
-            if (lane() == 0) tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            if (lane() == 0) {
+                rest->items[number % ITEMS] = item;
+                tegroup_impl_barrier_arrive(at(&rest->found[number % ITEMS]));
+            }
             __syncwarp();
         }
     }

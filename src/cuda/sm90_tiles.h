@@ -139,45 +139,30 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 struct tegroup_impl_sm90_deal {
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
     int32_t load[EACH]; /* cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
-    int32_t begun;      /* blocks that have got something, or all that there are */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    __device__ __forceinline__ tegroup_impl_sm90_deal() : begun(0) {
+    __device__ __forceinline__ tegroup_impl_sm90_deal() {
 #pragma unroll
         for (int i = 0; i < EACH; i++) load[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
     }
-    /* Deals some of these tiles, at least one, and returns how many; the number of this block's, or -1, is `mine`. */
+    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Returns how many; the
+     * number of this block's, or -1, is `mine`. */
     __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, int32_t *mine) {
-        return begun < (int32_t)gridDim.x ? begin(tiles, cost, mine) : go_on(tiles, cost, mine);
-    }
-    /* One to each block that has none. */
-    __device__ __forceinline__ int32_t begin(int32_t tiles, int32_t cost, int32_t *mine) {
-        const int32_t given = (int32_t)tegroup_impl_min(tiles, (int32_t)gridDim.x - begun),
-                      number = (int32_t)blockIdx.x - begun;
-        *mine = number >= 0 && number < given ? number : -1;
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (lane() + 32 * i >= begun && lane() + 32 * i < begun + given) load[i] = cost;
-        begun += given;
-        return given;
-    }
-    /* As many as there are blocks that have least, or about that, one to each. */
-    __device__ __forceinline__ int32_t go_on(int32_t tiles, int32_t cost, int32_t *mine) {
-        int32_t least = load[0], given = 0, of_my_blocks = -1;
+        int32_t least = load[0], given = 0;
 #pragma unroll
         for (int i = 1; i < EACH; i++) least = load[i] < least ? load[i] : least;
         least = __reduce_min_sync(0xffffffffu, least);
         const int32_t limit = least + (cost + 1) / 2, me = (int32_t)blockIdx.x;
+        *mine = -1;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const uint32_t all = __ballot_sync(0xffffffffu, load[i] < limit);
-            const int32_t number = given + __popc(all & ((1u << lane()) - 1));
-            const bool gets = load[i] < limit && number < tiles;
-            if (me / 32 == i && gets) of_my_blocks = number;
-            if (load[i] < INT32_MAX) load[i] += (gets ? cost : 0) - least;
-            given += __popc(all);
+            const uint32_t gets = __ballot_sync(0xffffffffu, load[i] < limit);
+            const int32_t number = given + __popc(gets & ((1u << lane()) - 1)),
+                          my_number = given + __popc(gets & ((1u << me % 32) - 1));
+            if (me / 32 == i && (gets >> me % 32 & 1) && my_number < tiles) *mine = my_number;
+            if (load[i] < INT32_MAX) load[i] += (load[i] < limit && number < tiles ? cost : 0) - least;
+            given += __popc(gets);
         }
-        *mine = __shfl_sync(0xffffffffu, of_my_blocks, me % 32);
         return given < tiles ? given : tiles;
     }
 };
@@ -189,28 +174,23 @@ struct tegroup_impl_sm90_deal {
 template <typename SHAPE> struct tegroup_impl_sm90_walk {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
-    /* Tiles of the 32 groups at hand are numbered from 0 on, and those of later groups after them. A D of 2^31 has no room in memory. */
-    int32_t turn;               /* the next one that falls to this block in turn */
-    int32_t sum;                /* tiles up to and with this lane's */
-    int32_t base;               /* the first of these groups */
+    int64_t turn;               /* of all tiles, the next one that falls to this block in turn */
+    int64_t before, sum;        /* tiles before the 32 groups at hand; of these up to and with this lane's */
+    int32_t base;               /* the first of these */
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;             /* lines, of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide; /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
-    bool deals;            /* tiles, since they take unlike times */
-    bool mixes;            /* narrow tiles with others: a stripe has less than a round of these */
-    int32_t each, more;    /* FITS: times FIT rows that each of this lane's tiles has; tiles that have one more */
+    int32_t m;                            /* lines, of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
+    bool deals;                           /* tiles, since they take unlike times */
+    bool mixes;                           /* narrow tiles with others: a stripe has less than a round of these */
+    int owner;                            /* the lane whose tiles are dealt; -1: none yet */
+    int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
     tegroup_impl_sm90_deal deal;
-    /* Tiles that cost the same: those from `run_next` on are to be dealt. FITS: where the first one is; ACROSS of them are side by
-     * side. */
-    int32_t run_begin, run_next, run_end, run_cols, run_cost, run_line, run_column, run_across;
-    int32_t stripe, part; /* of their group, where the next ones are; */
-    bool second;          /* and whether they are the second ones there */
 
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
-        : call(c), desc(c.call.desc), turn((int32_t)blockIdx.x), run_next(0), run_end(0) {
+        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
                       width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
@@ -219,8 +199,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         deals = SHAPE::FITS
                 || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
                                                   : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
-        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && STRIPE * wide < (int32_t)gridDim.x;
-        load(0);
+        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
+        load(0, 0);
     }
     /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
@@ -243,8 +223,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
         if (rows_too && there < rows) rows = (int32_t)there;
     }
-    __device__ __forceinline__ void load(int32_t from) {
+    __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
         base = from;
+        before = tiles_before;
         rows = -1;
         for (int i = 0; i < 4; i++) first_row[i] = 0;
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
@@ -258,100 +239,54 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n : 0;
-        if (SHAPE::FITS) {
-            const int32_t fits = (rows + SHAPE::FIT - 1) / SHAPE::FIT,
-                          count = (int32_t)tegroup_impl_max(1, tiles_m(rows));
-            each = fits / count;
-            more = fits - each * count;
-        }
+        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n
+                                                                   : 0; /* a D of more has no room in memory */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
-            const int32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
             if (lane() >= step) sum += other;
         }
     }
-    /* The lane that has a tile's group. */
-    __device__ __forceinline__ int holder(int32_t tile) const {
-        return __ffs((int)__ballot_sync(0xffffffffu, tile < sum)) - 1;
-    }
-    /* The number of a lane's first tile. */
-    __device__ __forceinline__ int32_t first(int of) const { return __shfl_sync(0xffffffffu, sum - tiles, of); }
-    /* Goes on to the group of a tile; false: there is none. The number becomes what it is then. */
-    __device__ __forceinline__ bool reach(int32_t *tile) {
+    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    __device__ __forceinline__ bool in_turn(int *of, int32_t *local) {
         for (;;) {
-            const int32_t end = __shfl_sync(0xffffffffu, sum, 31);
-            if (*tile < end) return true;
+            const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
+            if (turn < end) break;
             if (base + 32 >= desc.a.shape.groups) return false;
-            *tile -= end;
-            load(base + 32);
+            load(base + 32, end);
         }
-    }
-    /* The block's next tile. False: there are no more. */
-    __device__ __forceinline__ bool in_turn(int32_t *tile) {
-        if (!reach(&turn)) return false;
-        *tile = turn;
-        turn += (int32_t)gridDim.x;
+        *of = __ffs((int)__ballot_sync(0xffffffffu, turn < before + sum)) - 1;
+        *local = (int32_t)(turn - before - __shfl_sync(0xffffffffu, sum - tiles, *of));
+        turn += gridDim.x;
         return true;
     }
-    __device__ __forceinline__ bool dealt(int32_t *tile) {
+    __device__ __forceinline__ bool dealt(int *of, int32_t *local) {
         for (;;) {
-            if (run_next == run_end && !run()) return false;
+            if (run_begin == run_end && !run()) return false;
             int32_t number;
-            const int32_t next = run_next;
-            run_next += deal.round(run_end - run_next, run_cost, &number);
+            const int32_t first = run_begin;
+            run_begin += deal.round(run_end - run_begin, run_cost, &number);
             if (number < 0) continue;
-            *tile = next + number;
+            *of = owner;
+            *local = first + number;
             return true;
         }
     }
-    /* The next tiles that cost the same. False: there are none. Blocks wait for this: nothing is divided. */
+    /* The next tiles that cost the same. False: there are none. */
     __device__ __forceinline__ bool run() {
-        if (!reach(&run_end)) return false;
-        const int owner = holder(run_end);
+        while (owner < 0 || run_end >= __shfl_sync(0xffffffffu, tiles, owner)) {
+            const uint32_t others = __ballot_sync(0xffffffffu, tiles > 0 && lane() > owner);
+            if (!others && base + 32 >= desc.a.shape.groups) return false;
+            if (!others) load(base + 32, 0);
+            owner = __ffs((int)others) - 1;
+            run_end = 0;
+        }
         const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
-        if (run_end == first(owner)) {
-            stripe = part = 0;
-            second = false;
-        }
-        run_begin = run_next = run_end;
-        if (!SHAPE::FITS && (wide == tiles_n || mixes)) {
-            run_cols = wide > 0 ? SHAPE::COLS : SHAPE::NARROW;
-            run_cost = cost(there, run_cols);
-            const uint32_t others =
-                __ballot_sync(0xffffffffu, lane() > owner && tiles > 0 && cost(rows, run_cols) != run_cost);
-            run_end = others ? first(__ffs((int)others) - 1) : __shfl_sync(0xffffffffu, sum, 31);
-            return true;
-        }
-        do next_kind(owner, tiles_m(there));
-        while (run_end == run_begin);
-        run_cost = cost(there, run_cols);
+        const place at(*this, there, run_end);
+        run_begin = run_end;
+        run_end = at.alike;
+        run_cost = cost(there, at.cols);
         return true;
-    }
-    /* A stripe's wide tiles, then its narrow ones. Tiles that fit: as few as hold a group's rows have them in two widths at the most,
-     * the wider ones first. Where a stripe has both, 16 columns of D after another have first these and then those, so that tiles
-     * alike are neighbours and those of the same weights are not far. */
-    __device__ __forceinline__ void next_kind(int owner, int32_t lines) {
-        const int32_t height = (int32_t)tegroup_impl_min(STRIPE, lines - stripe);
-        int32_t columns = tiles_n, firsts = height * wide;
-        run_cols = second ? SHAPE::NARROW : SHAPE::COLS;
-        if (SHAPE::FITS) {
-            const int32_t least = __shfl_sync(0xffffffffu, each, owner), mores = __shfl_sync(0xffffffffu, more, owner),
-                          wider = (int32_t)tegroup_impl_clamp(mores - stripe, 0, height);
-            if (wider > 0 && wider < height) columns = (int32_t)tegroup_impl_min(16, tiles_n - part);
-            firsts = wider * columns;
-            run_line = part;
-            run_column = stripe + (second ? wider : 0);
-            run_across = second ? height - wider : wider;
-            run_cols =
-                (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (least + !second) * SHAPE::FIT);
-        }
-        run_end += second ? height * columns - firsts : firsts;
-        if (second) {
-            part = SHAPE::FITS && part + columns < tiles_n ? part + columns : 0;
-            if (part == 0) stripe += STRIPE;
-        }
-        second = !second;
     }
     /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 256 cycles: wgmma's time or, if that
      * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
@@ -367,73 +302,79 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Where a group's tile is: in stripes of some lines of tiles, whose operands stay in L2. */
-    enum { STRIPE = 8 };
+    /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
     struct place {
         int32_t line, column; /* of tiles; FITS: the column of D, and the one of the group's rows */
         int32_t cols;         /* that it has */
         int32_t row;          /* FITS: its first one */
-        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int of, int32_t there, int32_t tile) {
+        int32_t alike;        /* the first tile after it that is of other costs, or another group's */
+        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
+            const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
+                          within = local - stripe * walk.tiles_n, height = (int32_t)tegroup_impl_min(8, lines - stripe);
             if (SHAPE::FITS) {
-                const int32_t number = tile - walk.run_begin, down = number / walk.run_across;
-                line = walk.run_line + down;
-                column = walk.run_column + number - down * walk.run_across;
-                cols = walk.run_cols;
-                row = (column * __shfl_sync(0xffffffffu, walk.each, of)
-                       + (int32_t)tegroup_impl_min(column, __shfl_sync(0xffffffffu, walk.more, of)))
-                      * SHAPE::FIT;
+                fit(walk, there, lines, stripe, height, within);
                 return;
             }
-            const int32_t lines = walk.tiles_m(there), local = tile - walk.first(of),
-                          stripe = local / (STRIPE * walk.tiles_n) * STRIPE, within = local - stripe * walk.tiles_n,
-                          height = (int32_t)tegroup_impl_min(STRIPE, lines - stripe);
-            column = height == STRIPE ? within / STRIPE : within / height; /* mostly no division */
-            line = stripe + within - column * height;
+            line = stripe + within % height;
+            column = within / height;
             cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
-            row = 0;
+            alike = walk.wide == walk.tiles_n || walk.mixes
+                        ? lines * walk.tiles_n
+                        : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+        }
+        /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
+         * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
+         * are not far. */
+        __device__ __forceinline__ void fit(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t count,
+                                            int32_t stripe, int32_t height, int32_t within) {
+            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT, each = fits / count, more = fits - each * count,
+                          wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, height),
+                          part = wider % height == 0 ? 0 : within / (16 * height) * 16,
+                          lines =
+                              wider % height == 0 ? walk.tiles_n : (int32_t)tegroup_impl_min(16, walk.tiles_n - part),
+                          inside = within - part * height;
+            const bool narrower = inside >= wider * lines;
+            const int32_t number = narrower ? inside - wider * lines : inside,
+                          across = narrower ? height - wider : wider;
+            line = part + number / across;
+            column = stripe + (narrower ? wider : 0) + number % across;
+            row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
+            cols =
+                (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (each + !narrower) * SHAPE::FIT);
+            alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
         }
     };
-    /* The block's next tile; false: there are no more. */
-    __device__ __forceinline__ bool next(int32_t *tile) { return deals ? dealt(tile) : in_turn(tile); }
-    /* What is to be known of it. The first lane writes that to shared memory as it is found: registers are few. */
-    __device__ __forceinline__ void describe(int32_t tile, tegroup_impl_sm90_item *item) {
-        const int of = holder(tile);
-        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of),
-                      k = k_of(there);
-        const bool writes = lane() == 0;
-        {
-            const place at(*this, of, there, tile);
-            const int32_t i0 = at.line * SHAPE::TILE_M;
-            if (writes) {
-                item->group = g;
-                item->i0 = i0;
-                item->j0 = SHAPE::FITS ? at.row
-                                       : at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
-                item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - i0,
-                                                        SHAPE::TILE_M);
-                item->cols = at.cols;
-                item->rows = SHAPE::FITS ? (int32_t)tegroup_impl_min(there - at.row, at.cols) : 0;
-                item->k = k;
-            }
+    __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
+        int of;
+        int32_t local;
+        if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
+        const place at(*this, there, local);
+        item->group = g;
+        item->i0 = at.line * SHAPE::TILE_M;
+        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
+                                                SHAPE::TILE_M);
+        item->cols = at.cols;
+        item->rows = 0;
+        if (SHAPE::FITS) {
+            item->j0 = at.row;
+            item->rows = (int32_t)tegroup_impl_min(there - at.row, at.cols);
         }
-#pragma unroll
+        item->k = k_of(there);
+        item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
+        item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
         for (int i = 0; i < 4; i++) {
-            const int32_t first_row_of = __shfl_sync(0xffffffffu, first_row[i], of);
-            if (writes) {
-                item->first_row[i] = first_row_of;
-                item->origin[i] = call.shift[i];
-            }
+            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], of);
+            item->origin[i] = call.shift[i];
         }
-        if (!writes) return;
-        item->alpha = k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
-        const float beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
-        item->beta = beta;
-        if (k > 0) { /* else the list's entries may be anything */
+        if (item->k > 0) { /* else the list's entries may be anything */
             buffer(desc.a, TEGROUP_IMPL_A, item);
             buffer(desc.b, TEGROUP_IMPL_B, item);
         }
-        if (beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
+        if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
         buffer(desc.d, TEGROUP_IMPL_D, item);
+        return true;
     }
     /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
