@@ -27,7 +27,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-cpu test-programs test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -40,11 +40,13 @@ demo: $(DEMO) ## train a mixture-of-experts language model on real text in under
 CPU_TESTS := $(UNIT:%=build/%) $(UNIT:%=build/sanitized/%) $(SCRIPTS) tests/fuzz/run.sh
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh
 
-test: $(filter build/%,$(CPU_TESTS)) build/fuzz ## every test; those that need a GPU are skipped where there is none
+test: test-programs ## every test; those that need a GPU are skipped where there is none
 	@tests/run.sh $(CPU_TESTS) $(GPU_TESTS)
 
-test-cpu: $(filter build/%,$(CPU_TESTS)) build/fuzz ## unit tests (plain and under sanitizers), compile tests, examples, documentation, a short fuzz
+test-cpu: test-programs ## unit tests (plain and under sanitizers), compile tests, examples, documentation, a short fuzz
 	@tests/run.sh $(CPU_TESTS)
+
+test-programs: $(filter build/%,$(CPU_TESTS)) build/fuzz ## what these run, to be built side by side: make -j4 test-programs
 
 test-gpu: ## tests on this machine's GPU
 	@tests/run.sh $(GPU_TESTS)
