@@ -5008,11 +5008,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
 }
 
 /* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
- * columns a lane and row, eight rows at a time. Lane i has the scale of line i, and gets the sum of its gradient times result, in
- * the order of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+ * columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would give may be NaN. Lane i
+ * has the scale of line i, and gets the sum of its gradient times result, in the order of tegroup_impl_activation_grad_kernel, where
+ * a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
-                                                                              uint32_t set, int line, float scale) {
+                                                                              uint32_t set, int line, int32_t cols,
+                                                                              float scale) {
     const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
@@ -5033,7 +5035,8 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
-        const float all = tegroup_impl_tree(part, 4, 32), its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
+        const float all = tegroup_impl_tree(chunk * 8 < cols ? part : 0.0f, 4, 32),
+                    its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
         if (lane / 8 == from / 8) sum = its;
     }
     return sum;
@@ -5053,12 +5056,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_
 
 template <bool BF16, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const tegroup_impl_sm90_call &call,
-                                                                        uint32_t set, int line, float scale) {
+                                                                        uint32_t set, int line, int32_t cols,
+                                                                        float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                 \
-    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
+        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, cols, scale);           \
+    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, cols, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else
@@ -5223,7 +5227,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
      * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
-     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * a stage is given back when the next one is there, so LAG is at least two stages less than the ring; and tiles without a step are
      * not found ahead without end. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;
@@ -5898,8 +5902,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
-        if (col >= call.call.desc.d.shape.cols) return;
-        const float sum = tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        const int32_t cols = (int32_t)call.call.desc.d.shape.cols - col;
+        if (cols <= 0) return;
+        const float sum =
+            tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, cols, scale);
         if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
             call.epilogue
                 .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =
@@ -6213,6 +6219,9 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for TMA", 16,
                       tegroup_impl_stride_bytes(t));
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES || t->shape.groups < 2,
+                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
+                      TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -6238,8 +6247,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
-    const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape),
-              empty = tegroup_impl_extent(t) == 0;
+    const int listed = t->pointers != NULL /* a list of no groups may be NULL */,
+              ragged = tegroup_impl_ragged(&t->shape), empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
     /* A stride that reaches no second group can be any, and TMA would not take it. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);
@@ -6458,10 +6467,10 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
     (void)sm;
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
-        (void)cudaGetLastError();
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
+        || code == cudaErrorUnsupportedPtxVersion)
         return built & 1u << TEGROUP_BACKEND_CPU;
-    }
 #if !defined(TEGROUP_NO_SM90)
     if (sm == 90 && !tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90); /* others have none to lack */
 #endif
@@ -6667,9 +6676,13 @@ static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, co
     status = tegroup_gemm(plan, desc->gemm, stream, error);
     if (status != TEGROUP_OK) return status;
     code = cudaEventRecord(desc->end, stream);
-    if (code == cudaSuccess) code = cudaEventSynchronize(desc->end);
-    if (code == cudaSuccess) code = cudaEventElapsedTime(milliseconds, desc->begin, desc->end);
-    return tegroup_impl_cuda_status(code, "end", "must be an event with timing", error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "end", "must be an event that can be recorded", error));
+    code = cudaEventSynchronize(desc->end);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "must run what is enqueued", error));
+    code = cudaEventElapsedTime(milliseconds, desc->begin, desc->end);
+    const int blames_begin =
+        code != cudaSuccess && cudaEventElapsedTime(milliseconds, desc->end, desc->end) == cudaSuccess;
+    return tegroup_impl_cuda_status(code, blames_begin ? "begin" : "end", "must be an event with timing", error);
 }
 
 static inline float tegroup_impl_median(float *times, int32_t count) {

@@ -45,6 +45,10 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
 
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
+ * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
+
 /* Bytes between the groups of a uniform tensor; 0 for any other. */
 static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
@@ -182,29 +186,18 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
                       "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
                       desc->data_alignment_bytes);
-    if (unit) {
-        TEGROUP_IMPL_NEED(p->lda * tegroup_impl_bits(p->a) % unit == 0, ERROR_UNSUPPORTED, "a.ld",
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
-                          p->lda * tegroup_impl_bits(p->a) / 8);
-        TEGROUP_IMPL_NEED(p->ldb * tegroup_impl_bits(p->b) % unit == 0, ERROR_UNSUPPORTED, "b.ld",
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
-                          p->ldb * tegroup_impl_bits(p->b) / 8);
-        TEGROUP_IMPL_NEED(p->ldc * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "c.ld",
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
-                          p->ldc * tegroup_impl_bits(p->d) / 8);
-        TEGROUP_IMPL_NEED(p->ldd * tegroup_impl_bits(p->d) % unit == 0, ERROR_UNSUPPORTED, "d.ld",
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes,
-                          p->ldd * tegroup_impl_bits(p->d) / 8);
-        for (i = 0; i < 4; i++) {
-            const tegroup_tensor *t = i == TEGROUP_IMPL_A   ? &desc->a
-                                      : i == TEGROUP_IMPL_B ? &desc->b
-                                      : i == TEGROUP_IMPL_C ? &desc->c
-                                                            : &desc->d;
-            int64_t stride = t->shape.groups > 1 && tegroup_impl_extent(t) > 0 ? tegroup_impl_stride_bytes(t) : 0;
-            TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED,
-                              tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GROUP_STRIDE),
-                              "must be a multiple of so many bytes", rule->ld_alignment_bytes, stride);
-        }
+    for (i = 0; unit && i < 4; i++) {
+        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
+        const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
+        const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
+                      stride = t->shape.groups > 1 && tegroup_impl_extent(t) > 0 ? tegroup_impl_stride_bytes(t) : 0;
+        TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
+        TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, stride);
+        TEGROUP_IMPL_NEED(stride <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                          "must be at most so many bytes, for TMA", TEGROUP_IMPL_TMA_STRIDE_BYTES, stride);
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED

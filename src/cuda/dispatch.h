@@ -13,10 +13,10 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
     (void)sm;
-    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
-        (void)cudaGetLastError();
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
+        || code == cudaErrorUnsupportedPtxVersion)
         return built & 1u << TEGROUP_BACKEND_CPU;
-    }
 #if !defined(TEGROUP_NO_SM90)
     if (sm == 90 && !tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90); /* others have none to lack */
 #endif

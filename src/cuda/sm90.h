@@ -349,8 +349,10 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     /* A warp's lines of a set; this lane has `row` of it, which is `line` of the tile. */
     __device__ __forceinline__ void differentiate(const tegroup_impl_sm90_item &item, uint32_t set, int row, int line,
                                                   int col, float scale) const {
-        if (col >= call.call.desc.d.shape.cols) return;
-        const float sum = tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, scale);
+        const int32_t cols = (int32_t)call.call.desc.d.shape.cols - col;
+        if (cols <= 0) return;
+        const float sum =
+            tegroup_impl_sm90_differentiate<BF16, SHAPE::PIECE>(call, set, row - lane() % 16, cols, scale);
         if (call.epilogue.row_sums && lane() < 16 && line < item.lines)
             call.epilogue
                 .row_sums[col / 32 * call.call.desc.d.shape.rows + item.first_row[TEGROUP_IMPL_D] + item.i0 + line] =

@@ -48,7 +48,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
     }
     /* One warp, where rows are picked: each lane copies chunks of them; the other operand comes by TMA. The copies of a step have
      * the time of LAG more to arrive before the warp waits for them and says so. Nobody may wait for what is not said meanwhile:
-     * a stage is given back when the next one is there, so LAG is two stages less than the ring; and tiles without a step are
+     * a stage is given back when the next one is there, so LAG is at least two stages less than the ring; and tiles without a step are
      * not found ahead without end. */
     __device__ __forceinline__ void load_gathered() const {
         constexpr uint32_t LAG = STAGES > 3 ? 2 : 1;

@@ -279,6 +279,9 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
                       TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for TMA", 16,
                       tegroup_impl_stride_bytes(t));
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES || t->shape.groups < 2,
+                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
+                      TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -304,8 +307,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     const encoder encode = (encoder)(uintptr_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE];
-    const int listed = tegroup_impl_listed(t), ragged = tegroup_impl_ragged(&t->shape),
-              empty = tegroup_impl_extent(t) == 0;
+    const int listed = t->pointers != NULL /* a list of no groups may be NULL */,
+              ragged = tegroup_impl_ragged(&t->shape), empty = tegroup_impl_extent(t) == 0;
     const int64_t row = tegroup_impl_max(16, tegroup_impl_ld(t) * tegroup_impl_bits(t->dtype) / 8);
     /* A stride that reaches no second group can be any, and TMA would not take it. */
     const int64_t plane = ragged || listed || empty || t->shape.groups < 2 ? row : tegroup_impl_stride_bytes(t);

@@ -141,11 +141,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_store_chunk(uint32_t to
 }
 
 /* Sixteen lines of a set whose gradient is where what is activated will be: that of gates and ups takes their place. Eight
- * columns a lane and row, eight rows at a time. Lane i has the scale of line i, and gets the sum of its gradient times result, in
- * the order of tegroup_impl_activation_grad_kernel, where a thread has eight columns or, interleaved, four. */
+ * columns a lane and row, eight rows at a time; the first `cols` of the set's 32 exist, and what others would give may be NaN. Lane i
+ * has the scale of line i, and gets the sum of its gradient times result, in the order of tegroup_impl_activation_grad_kernel, where
+ * a thread has eight columns or, interleaved, four. */
 template <bool BF16, tegroup_activation KIND, bool INTERLEAVED, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(const tegroup_impl_sm90_call &call,
-                                                                              uint32_t set, int line, float scale) {
+                                                                              uint32_t set, int line, int32_t cols,
+                                                                              float scale) {
     const float alpha = (float)call.epilogue.activation.alpha, limit = (float)call.epilogue.activation.limit;
     const int lane = tegroup_impl_thread() % 32, chunk = lane % 4, row = line + lane / 4;
     const uint32_t first = INTERLEAVED
@@ -166,7 +168,8 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate_lines(co
         tegroup_impl_sm90_store_chunk(first + down, x[0]);
         tegroup_impl_sm90_store_chunk(second + down, x[1]);
         tegroup_impl_sm90_store_chunk(activated + down, y);
-        const float all = tegroup_impl_tree(part, 4, 32), its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
+        const float all = tegroup_impl_tree(chunk * 8 < cols ? part : 0.0f, 4, 32),
+                    its = __shfl_sync(0xffffffffu, all, lane % 8 * 4);
         if (lane / 8 == from / 8) sum = its;
     }
     return sum;
@@ -186,12 +189,13 @@ static __device__ __forceinline__ void tegroup_impl_sm90_activate(const tegroup_
 
 template <bool BF16, int PIECE>
 static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const tegroup_impl_sm90_call &call,
-                                                                        uint32_t set, int line, float scale) {
+                                                                        uint32_t set, int line, int32_t cols,
+                                                                        float scale) {
 #if TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
 #define TEGROUP_IMPL_CALL(kind)                                                                                        \
     if (call.epilogue.activation.interleaved)                                                                          \
-        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, scale);                 \
-    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, scale);
+        return tegroup_impl_sm90_differentiate_lines<BF16, kind, true, PIECE>(call, set, line, cols, scale);           \
+    return tegroup_impl_sm90_differentiate_lines<BF16, kind, false, PIECE>(call, set, line, cols, scale);
     TEGROUP_IMPL_BY_GATED(call.epilogue.activation.activation, TEGROUP_IMPL_CALL)
 #undef TEGROUP_IMPL_CALL
 #else

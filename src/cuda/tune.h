@@ -99,9 +99,13 @@ static inline tegroup_status tegroup_impl_cuda_time(const tegroup_plan *plan, co
     status = tegroup_gemm(plan, desc->gemm, stream, error);
     if (status != TEGROUP_OK) return status;
     code = cudaEventRecord(desc->end, stream);
-    if (code == cudaSuccess) code = cudaEventSynchronize(desc->end);
-    if (code == cudaSuccess) code = cudaEventElapsedTime(milliseconds, desc->begin, desc->end);
-    return tegroup_impl_cuda_status(code, "end", "must be an event with timing", error);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "end", "must be an event that can be recorded", error));
+    code = cudaEventSynchronize(desc->end);
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(code, "stream", "must run what is enqueued", error));
+    code = cudaEventElapsedTime(milliseconds, desc->begin, desc->end);
+    const int blames_begin =
+        code != cudaSuccess && cudaEventElapsedTime(milliseconds, desc->end, desc->end) == cudaSuccess;
+    return tegroup_impl_cuda_status(code, blames_begin ? "begin" : "end", "must be an event with timing", error);
 }
 
 static inline float tegroup_impl_median(float *times, int32_t count) {

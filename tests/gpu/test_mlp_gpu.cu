@@ -239,6 +239,30 @@ static void forget_gradients(tegroup_mlp_desc *d) {
     d->dgrad_out_tail = TEGROUP_TAIL_KEEP;
 }
 
+/* Two bytes each, without their signs. */
+static void positive(const tegroup_tensor *t) {
+    for (int g = 0; g < (t->pointers != NULL ? GROUPS : 1); g++) {
+        uint16_t *data = (uint16_t *)(t->pointers != NULL ? t->pointers[g] : t->data);
+        for (size_t i = 0; i < guarded_find(data)->bytes / 2; i++) data[i] &= 0x7fff;
+        guarded_remember(data);
+    }
+}
+/* An infinite gradient where all else is positive, so that its row's sum is infinite, too: returns the row, or -1. */
+static int64_t plant_infinity(mlp *l) {
+    const tegroup_mlp_desc *d = &l->desc;
+    const tegroup_tensor *all[] = {&d->input, &d->fc1.weight, &d->fc2.weight, &d->grad_output, &d->fc1.bias, &d->fc2.bias};
+    int g = 0;
+    while (g < GROUPS && l->f1.d.rows[g] <= 0) g++;
+    if (g == GROUPS || d->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return -1;
+    for (int i = 0; i < 6; i++)
+        if (all[i]->dtype != TEGROUP_DTYPE_UNSET) positive(all[i]);
+    const tegroup_tensor *dy = &d->grad_output;
+    const int64_t row = l->f1.start[g];
+    ((uint16_t *)dy->data)[row * (dy->ld > 0 ? dy->ld : dy->shape.cols)] = dy->dtype == TEGROUP_DTYPE_BF16 ? 0x7f80 : 0x7c00;
+    guarded_remember(dy->data);
+    return row;
+}
+
 /* Forward alone, and with its gradients, fused and not: the same bits, and nothing else is written. */
 static void fused(int *utest_result, tegroup_backend backend) {
     if (!backend_here(backend)) return;
@@ -246,7 +270,7 @@ static void fused(int *utest_result, tegroup_backend backend) {
     static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
     rng r = rng_seed(7601);
     const int wanted = (int)scaled(600), runs = wanted > 40 ? wanted : 40; /* with fewer some kernels are never launched */
-    int ran[2] = {0, 0}, refused = 0;
+    int ran[2] = {0, 0}, refused = 0, infinities = 0;
     streams_make();
     asked = backend;
     for (int i = 0; i < runs; i++) {
@@ -266,6 +290,7 @@ static void fused(int *utest_result, tegroup_backend backend) {
             memset(&l->desc.activated, 0, sizeof l->desc.activated);
             l->desc.recompute = 0;
         } else if (i % 7 == 0 && l->desc.preactivation.dtype == l->desc.grad_preactivation.dtype) l->desc.grad_preactivation = l->desc.preactivation;
+        const int64_t infinite = backward && i % 11 == 5 ? plant_infinity(l) : -1;
         const size_t bytes = results_of(l, NULL);
         unsigned char *results = (unsigned char *)malloc(2 * bytes);
         for (int fuses = 0; fuses < 2; fuses++) {
@@ -293,7 +318,10 @@ static void fused(int *utest_result, tegroup_backend backend) {
             ASSERT_EQ(workspace_guards_changed(), 0);
             ASSERT_EQ(guards_changed(), 0);
             results_of(l, results + fuses * bytes);
-            if (fuses) ASSERT_EQ(memcmp(results, results + bytes, bytes), 0);
+            if (infinite >= 0) { /* elsewhere are NaN, of any bits */
+                ASSERT_TRUE(isinf(((const float *)l->desc.grad_row_scale.data)[infinite]));
+                infinities += fuses;
+            } else if (fuses) ASSERT_EQ(memcmp(results, results + bytes, bytes), 0);
             ran[backward] += fuses;
         }
         free(results);
@@ -301,7 +329,7 @@ static void fused(int *utest_result, tegroup_backend backend) {
         free(l);
     }
     printf("%s: %d MLPs forward and %d with gradients, fused bitwise as unfused; %d refused by design\n", tegroup_backend_name(backend), ran[0], ran[1], refused);
-    ASSERT_TRUE(ran[0] > 0 && ran[1] > 0);
+    ASSERT_TRUE(ran[0] > 0 && ran[1] > 0 && infinities > 0);
 }
 UTEST(mlp_gpu, sm90_fused) { fused(utest_result, TEGROUP_BACKEND_SM90); }
 UTEST(mlp_gpu, portable_fused) { fused(utest_result, TEGROUP_BACKEND_PORTABLE); }

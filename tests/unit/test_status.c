@@ -664,6 +664,7 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 14);
     BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, 2 * K);
     BAD(plan_target, device(sm90, 90, 0)->b.group_stride = N * 8 + 4, UNSUPPORTED, "b.group_stride", 16, 2 * (N * 8 + 4));
+    BAD(plan_target, device(sm90, 90, 0)->b.group_stride = INT64_C(1) << 39, UNSUPPORTED, "b.group_stride", (INT64_C(1) << 40) - 16, INT64_C(1) << 40);
     BAD(plan_target, device(sm90, 90, 0)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
     BAD(plan_target, device(grouped, 90, 131000)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
     BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
