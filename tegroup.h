@@ -153,7 +153,7 @@ struct cublasLtContext;
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \
     X(ERROR_DTYPE, 6, "a data type is not allowed here")                                             \
-    X(ERROR_LAYOUT, 7, "a leading dimension or group stride is too small")                           \
+    X(ERROR_LAYOUT, 7, "a leading dimension or group stride does not fit")                           \
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \
@@ -306,7 +306,8 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t        elements;  /* with col_sizes or offsets: elements that the buffer holds (0 is 0); else 0   */
+    int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
+                                 and at least 1; else 0                                                       */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -325,8 +326,9 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; the list is
-                                             an input: nothing that a call writes may overlap it              */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
+                                             that a call does not work on (no rows; skipped) it may be NULL. The list
+                                             is an input: nothing that a call writes may overlap it           */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
@@ -351,7 +353,7 @@ typedef struct tegroup_matrix {
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
  *   prefix[6][groups + 1]     int64      sums of ceil(rows / granule) before each group, for the granules below
- *   order[groups]             int32      groups from the largest to the smallest; equal ones by index
+ *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
@@ -532,22 +534,23 @@ typedef struct tegroup_gather {
 } tegroup_gather;
 
 /* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
- * the tegroup_problem that they make is the planned one. */
+ * the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and c where it is such)
+ * are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where they do not, the deep check refuses
+ * those in host memory; else as many rows are worked on as all have, and the others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
     tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
-    tegroup_tensor  c;           /* shape, ld and layout like d; absent = none. May be d itself (same data, same ld,
-                                    same dtype, same snapshot), else must not overlap it. Never read for a group whose
-                                    beta is 0                                                                      */
+    tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
+                                    snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
     tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta;
+    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN                    */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
@@ -1250,7 +1253,8 @@ typedef struct tegroup_combine_backward_desc {
 /* ==== [17] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
- * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
+ * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
+ * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
 TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs      */
@@ -1341,7 +1345,7 @@ TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *de
  * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
  * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
  * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
- * call whose output was absent when the plan was made is ERROR_PLAN. */
+ * call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the plan was made. */
 TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
     tegroup_linear_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
@@ -2020,7 +2024,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
                       TEGROUP_SCALING_COUNT - 1, t->scaling);
     TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be one that its scaling carries", facts->data_dtypes, t->dtype);
+                      "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
@@ -2044,8 +2048,9 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                           <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
                       tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
-    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE((!tegroup_impl_irregular(shape) && !shape->offsets) || ragged, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be set with col_sizes, offsets or elements",
+                      TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(t->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(LD), "must be at most TEGROUP_MAX_COLS",
                       TEGROUP_MAX_COLS, t->ld);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld >= shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
@@ -2130,12 +2135,16 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     return TEGROUP_OK;
 }
 
+/* What addresses are aligned to. */
+static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
+}
+
 /* A tensor's elements: one buffer, or a list. */
 static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                     tegroup_check_level level, tegroup_error *error) {
+                                                     tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
-    size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
-    int32_t g;
+    const size_t element = tegroup_impl_element(t->dtype);
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
                           TEGROUP_SPACE_HOST, 0);
@@ -2150,14 +2159,6 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
-    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0)
-        for (g = 0; g < shape->groups; g++) {
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold no NULL; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
-                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
-                              (uintptr_t)t->pointers[g] % element);
-        }
     return TEGROUP_OK;
 }
 
@@ -2168,7 +2169,7 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
-    return tegroup_impl_check_data(t, operand, level, error);
+    return tegroup_impl_check_data(t, operand, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
@@ -2271,7 +2272,8 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                                                        int64_t rows, int64_t cols, uint32_t dtypes,
                                                        tegroup_error *error) {
     size_t element;
-    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
+    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
+                      dtypes, 0);
     TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
                       TEGROUP_DTYPE_COUNT - 1, m->dtype);
     TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
@@ -2295,6 +2297,15 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
                       "must be aligned to its element", element, (uintptr_t)m->data % element);
+    return TEGROUP_OK;
+}
+
+/* One that may be absent, its dtype left UNSET. */
+static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
+                                                         int64_t rows, int64_t cols, uint32_t dtypes,
+                                                         tegroup_error *error) {
+    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
+    TEGROUP_IMPL_RULE(!m->data, ERROR_UNSET, paths[4], "must be set with data, to a type in the bit set", dtypes, 0);
     return TEGROUP_OK;
 }
 
@@ -3642,6 +3653,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm > 0, ERROR_UNSUPPORTED, "target.sm",
+                      "must be that of a GPU; no usable one was found", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
@@ -4796,6 +4809,43 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return TEGROUP_OK;
 }
 
+/* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
+ * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
+static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
+    int32_t i, g;
+    if (ragged && desc->a.shape.row_sizes.space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
+    for (i = 0; i < 5; i++) {
+        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_tensor *t = tensors[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        const tegroup_snapshot_view view =
+            tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+        const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
+                  result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
+                  meets =
+                      sizes.rows && view.rows
+                      && (wgrad ? operand == TEGROUP_IMPL_B : operand == TEGROUP_IMPL_C || operand == TEGROUP_IMPL_D);
+        const size_t element = tegroup_impl_element(t->dtype);
+        for (g = 0; g < t->shape.groups; g++) {
+            const int64_t rows = sizes.rows ? sizes.rows[g] : desc->a.shape.rows;
+            if (meets)
+                TEGROUP_IMPL_RULE(tegroup_impl_max(0, view.rows[g]) == tegroup_impl_max(0, rows), ERROR_CAPACITY,
+                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must give each group as many rows as a's",
+                                  tegroup_impl_max(0, rows), tegroup_impl_max(0, view.rows[g]));
+            if (!walks || rows < 0 || (rows == 0 && (!result || desc->accumulate))) continue; /* never looked at */
+            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
+                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
+                              (uintptr_t)t->pointers[g] % element);
+        }
+    }
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
@@ -4815,6 +4865,10 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
                       "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
 
+    TEGROUP_IMPL_RULE(problem.c != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET, "c.dtype",
+                      "must be set with data", desc->d.dtype, 0);
+    TEGROUP_IMPL_RULE(problem.bias != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers), ERROR_UNSET,
+                      "bias.dtype", "must be set with data", desc->a.dtype, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
@@ -4836,6 +4890,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
+    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
@@ -5486,7 +5541,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
     TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
-                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
+                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_IDENTITY, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
@@ -5528,9 +5583,8 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
@@ -5600,11 +5654,9 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
@@ -7190,6 +7242,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
     TEGROUP_IMPL_RULE(desc->argument_count >= 0, ERROR_VALUE, "argument_count", "must not be negative", 0,
                       desc->argument_count);
+    TEGROUP_IMPL_RULE(desc->argument_count <= desc->op_count, ERROR_VALUE, "argument_count",
+                      "must be at most op_count: an op is named once", desc->op_count, desc->argument_count);
     TEGROUP_IMPL_RULE(desc->arguments || desc->argument_count == 0, ERROR_NULL_ARGUMENT, "arguments",
                       "must not be NULL with argument_count", 1, 0);
     TEGROUP_IMPL_RULE(desc->unfused == 0 || desc->unfused == 1, ERROR_VALUE, "unfused", "must be 0 or 1", 1,
@@ -8020,7 +8074,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
                       "must be unset: one buffer is validated", 0, t->pointers_space);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot_address(t, TEGROUP_IMPL_TENSOR, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
@@ -8600,9 +8654,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
@@ -8643,9 +8696,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
-                                                   desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
+                                                 desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
     TEGROUP_IMPL_TRY(
@@ -8685,9 +8737,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     k = desc->row_of_slot.cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));

@@ -1,7 +1,8 @@
 /* ---- Functions ---- */
 
 /* Every function is safe to call from several threads at once on different memory. Those that return a status write
- * nothing when it is not TEGROUP_OK, except *error, which may be NULL. Nothing here allocates or keeps a pointer. */
+ * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
+ * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 
 /* Names, versions and sizes of types. Never NULL: an unknown value gives "?". */
 TEGROUP_API int32_t     tegroup_version(void);                            /* TEGROUP_VERSION of the code that runs      */
@@ -92,7 +93,7 @@ TEGROUP_API_STATUS tegroup_permutation_layout(const tegroup_permutation_desc *de
  * machine. The calls run as tegroup_gemm does: stream NULL = the default stream, no allocation, no waiting, good for capture,
  * nothing written on error. wgrad may come at any later time, on another stream that the caller has made wait for the
  * buffers that it reads. Errors are those of tegroup_plan_make and tegroup_gemm, in the names of tegroup_linear_desc; a
- * call whose output was absent when the plan was made is ERROR_PLAN. */
+ * call whose output is absent is ERROR_UNSET, and ERROR_PLAN where it was when the plan was made. */
 TEGROUP_API_STATUS tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
     tegroup_linear_plan *plan, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,

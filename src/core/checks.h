@@ -93,7 +93,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
                       TEGROUP_SCALING_COUNT - 1, t->scaling);
     TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be one that its scaling carries", facts->data_dtypes, t->dtype);
+                      "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
@@ -117,8 +117,9 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                           <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
                       tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
-    TEGROUP_IMPL_RULE(!tegroup_impl_irregular(shape) || ragged, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
-                      "must be set with col_sizes or elements", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE((!tegroup_impl_irregular(shape) && !shape->offsets) || ragged, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be set with col_sizes, offsets or elements",
+                      TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(t->ld <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(LD), "must be at most TEGROUP_MAX_COLS",
                       TEGROUP_MAX_COLS, t->ld);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld >= shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
@@ -203,12 +204,16 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     return TEGROUP_OK;
 }
 
+/* What addresses are aligned to. */
+static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
+    return dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(dtype) / 8;
+}
+
 /* A tensor's elements: one buffer, or a list. */
 static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                     tegroup_check_level level, tegroup_error *error) {
+                                                     tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
-    size_t element = t->dtype == TEGROUP_DTYPE_F4E2M1 ? 1 : (size_t)tegroup_impl_bits(t->dtype) / 8;
-    int32_t g;
+    const size_t element = tegroup_impl_element(t->dtype);
     if (!tegroup_impl_listed(t)) {
         TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
                           TEGROUP_SPACE_HOST, 0);
@@ -223,14 +228,6 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
                       "must be aligned to its element", sizeof(void *), (uintptr_t)t->pointers % sizeof(void *));
-    if (level == TEGROUP_CHECK_DEEP && t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0)
-        for (g = 0; g < shape->groups; g++) {
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold no NULL; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
-                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
-                              (uintptr_t)t->pointers[g] % element);
-        }
     return TEGROUP_OK;
 }
 
@@ -241,7 +238,7 @@ static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, 
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
         TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
-    return tegroup_impl_check_data(t, operand, level, error);
+    return tegroup_impl_check_data(t, operand, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
@@ -344,7 +341,8 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
                                                        int64_t rows, int64_t cols, uint32_t dtypes,
                                                        tegroup_error *error) {
     size_t element;
-    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
+    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
+                      dtypes, 0);
     TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
                       TEGROUP_DTYPE_COUNT - 1, m->dtype);
     TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
@@ -368,6 +366,15 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     TEGROUP_IMPL_RULE(m->data != NULL, ERROR_NULL_ARGUMENT, paths[0], "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, element), ERROR_ALIGNMENT, paths[0],
                       "must be aligned to its element", element, (uintptr_t)m->data % element);
+    return TEGROUP_OK;
+}
+
+/* One that may be absent, its dtype left UNSET. */
+static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m, const char *const paths[5],
+                                                         int64_t rows, int64_t cols, uint32_t dtypes,
+                                                         tegroup_error *error) {
+    if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
+    TEGROUP_IMPL_RULE(!m->data, ERROR_UNSET, paths[4], "must be set with data, to a type in the bit set", dtypes, 0);
     return TEGROUP_OK;
 }
 

@@ -165,6 +165,43 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return TEGROUP_OK;
 }
 
+/* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
+ * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
+static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
+    int32_t i, g;
+    if (ragged && desc->a.shape.row_sizes.space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
+    const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
+    for (i = 0; i < 5; i++) {
+        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_tensor *t = tensors[i];
+        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        const tegroup_snapshot_view view =
+            tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+        const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
+                  result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
+                  meets =
+                      sizes.rows && view.rows
+                      && (wgrad ? operand == TEGROUP_IMPL_B : operand == TEGROUP_IMPL_C || operand == TEGROUP_IMPL_D);
+        const size_t element = tegroup_impl_element(t->dtype);
+        for (g = 0; g < t->shape.groups; g++) {
+            const int64_t rows = sizes.rows ? sizes.rows[g] : desc->a.shape.rows;
+            if (meets)
+                TEGROUP_IMPL_RULE(tegroup_impl_max(0, view.rows[g]) == tegroup_impl_max(0, rows), ERROR_CAPACITY,
+                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must give each group as many rows as a's",
+                                  tegroup_impl_max(0, rows), tegroup_impl_max(0, view.rows[g]));
+            if (!walks || rows < 0 || (rows == 0 && (!result || desc->accumulate))) continue; /* never looked at */
+            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
+                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
+                              (uintptr_t)t->pointers[g] % element);
+        }
+    }
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
@@ -184,6 +221,10 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
                       "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
 
+    TEGROUP_IMPL_RULE(problem.c != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET, "c.dtype",
+                      "must be set with data", desc->d.dtype, 0);
+    TEGROUP_IMPL_RULE(problem.bias != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers), ERROR_UNSET,
+                      "bias.dtype", "must be set with data", desc->a.dtype, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
@@ -205,6 +246,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
+    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));

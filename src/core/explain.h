@@ -109,6 +109,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
                       "must be where this backend's operands live",
                       TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm > 0, ERROR_UNSUPPORTED, "target.sm",
+                      "must be that of a GPU; no usable one was found", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",

@@ -57,22 +57,23 @@ typedef struct tegroup_gather {
 } tegroup_gather;
 
 /* One grouped product. The plan reads everything except data pointers; a call reads the tensors again and checks that
- * the tegroup_problem that they make is the planned one. */
+ * the tegroup_problem that they make is the planned one. Rows of activations (a and d, in a wgrad a and b, and c where it is such)
+ * are one routing's: their snapshots may lie elsewhere but say as many rows of each group. Where they do not, the deep check refuses
+ * those in host memory; else as many rows are worked on as all have, and the others of d are left as they are. */
 typedef struct tegroup_gemm_desc {
     size_t          struct_size; /* sizeof(tegroup_gemm_desc)                                                     */
     tegroup_op      op;          /* required                                                                      */
     tegroup_space   space;       /* where operands and results live; required. HOST runs on the CPU backend       */
     tegroup_tensor  a, b;        /* see tegroup_op; required                                                      */
-    tegroup_tensor  c;           /* shape, ld and layout like d; absent = none. May be d itself (same data, same ld,
-                                    same dtype, same snapshot), else must not overlap it. Never read for a group whose
-                                    beta is 0                                                                      */
+    tegroup_tensor  c;           /* shape and dtype like d; absent = none. May be d itself (same data, same ld, same
+                                    snapshot), else must not overlap it. Never read for a group whose beta is 0    */
     tegroup_tensor  d;           /* required; must not overlap any input but c                                    */
     tegroup_tensor  bias;        /* absent = none. FORWARD: input [groups, 1, n], added after alpha and beta.
                                     WGRAD: output, the bias gradient: each group's sum of a's rows (times row_scale);
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta;
+    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN                    */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */

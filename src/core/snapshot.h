@@ -7,7 +7,7 @@
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
  *   prefix[6][groups + 1]     int64      sums of ceil(rows / granule) before each group, for the granules below
- *   order[groups]             int32      groups from the largest to the smallest; equal ones by index
+ *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *

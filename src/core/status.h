@@ -9,7 +9,7 @@
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \
     X(ERROR_DTYPE, 6, "a data type is not allowed here")                                             \
-    X(ERROR_LAYOUT, 7, "a leading dimension or group stride is too small")                           \
+    X(ERROR_LAYOUT, 7, "a leading dimension or group stride does not fit")                           \
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \

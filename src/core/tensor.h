@@ -36,7 +36,8 @@ typedef struct tegroup_shape {
     tegroup_sizes  col_sizes; /* per-group columns (TransformerEngine: last_dims); COUNTS without starts      */
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
-    int64_t        elements;  /* with col_sizes or offsets: elements that the buffer holds (0 is 0); else 0   */
+    int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
+                                 and at least 1; else 0                                                       */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -55,8 +56,9 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; the list is
-                                             an input: nothing that a call writes may overlap it              */
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
+                                             that a call does not work on (no rows; skipped) it may be NULL. The list
+                                             is an input: nothing that a call writes may overlap it           */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */

@@ -149,7 +149,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
                       "must be unset: one buffer is validated", 0, t->pointers_space);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot_address(t, TEGROUP_IMPL_TENSOR, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, TEGROUP_CHECK_HOST, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));

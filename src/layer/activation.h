@@ -83,7 +83,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
     TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
-                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_SWIGLU, kind);
+                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_IDENTITY, kind);
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
@@ -125,9 +125,8 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
@@ -197,11 +196,9 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    if (desc->row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    if (desc->grad_row_scale.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,

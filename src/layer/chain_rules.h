@@ -242,6 +242,8 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
     TEGROUP_IMPL_RULE(desc->argument_count >= 0, ERROR_VALUE, "argument_count", "must not be negative", 0,
                       desc->argument_count);
+    TEGROUP_IMPL_RULE(desc->argument_count <= desc->op_count, ERROR_VALUE, "argument_count",
+                      "must be at most op_count: an op is named once", desc->op_count, desc->argument_count);
     TEGROUP_IMPL_RULE(desc->arguments || desc->argument_count == 0, ERROR_NULL_ARGUMENT, "arguments",
                       "must not be NULL with argument_count", 1, 0);
     TEGROUP_IMPL_RULE(desc->unfused == 0 || desc->unfused == 1, ERROR_VALUE, "unfused", "must be 0 or 1", 1,

@@ -212,9 +212,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
@@ -255,9 +254,8 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, desc->row_of_slot.rows, desc->permuted.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->weights, weights, desc->row_of_slot.rows,
-                                                   desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
+                                                 desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
     TEGROUP_IMPL_TRY(
@@ -297,9 +295,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     k = desc->row_of_slot.cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_permuted, grad_permuted, -1, desc->grad_tokens.cols,
                                                TEGROUP_IMPL_FLOATS, error));
-    if (desc->weights.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));

@@ -669,6 +669,7 @@ UTEST(chain, refuses_to_plan) {
     NO(PLAN, k->desc.op_count = TEGROUP_CHAIN_MAX_OPS + 1, VALUE, "op_count", -1);
     NO(PLAN, k->desc.arguments = NULL, NULL_ARGUMENT, "arguments", -1);
     NO(PLAN, k->desc.argument_count = -1, VALUE, "argument_count", -1);
+    NO(PLAN, k->desc.argument_count = k->desc.op_count + 1, VALUE, "argument_count", -1);
     NO(PLAN, k->desc.unfused = 2, VALUE, "unfused", -1);
     NO(PLAN, k->desc.accumulate = 2, VALUE, "accumulate", -1);
     NO(PLAN, k->desc.input.dtype = TEGROUP_DTYPE_UNSET, UNSET, "input.dtype", -1);

@@ -430,6 +430,7 @@ UTEST(status, prepare) {
     BAD(call, t.group_stride = -1, LAYOUT, name ".group_stride", rows_ * cols_, -1);                                                \
     BAD(call, t.ld = cols_ + 2; t.group_stride = rows_ * cols_, LAYOUT, name ".group_stride", rows_ * (cols_ + 2), rows_ * cols_);  \
     BAD(call, t.group_stride = INT64_MAX, OVERFLOW, name ".group_stride", ADDRESSABLE, INT64_MAX);                                  \
+    BAD(call, t.shape.offsets = w.slot_of_row, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);           \
     BAD(call, t.shape.elements = 1000, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0)
 
 UTEST(status, tensors) {
@@ -653,6 +654,7 @@ UTEST(status, unsupported) {
         UNSUPPORTED, "a.dtype", results | 1u << TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F8E5M2);
     BAD(plan_dgrad, host(cpu)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "alpha.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan, w.forward.beta.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "beta.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
+    BAD(plan_target, device(sm90, 0, 0), UNSUPPORTED, "target.sm", 90, 0);
     BAD(plan_target, device(sm90, 80, 0), UNSUPPORTED, "target.sm", 90, 80);
     BAD(plan_target, device(sm90, 100, 0), UNSUPPORTED, "target.sm", 90, 100);
     BAD(plan_target, device(portable, 75, 0), UNSUPPORTED, "target.sm", 80, 75);
@@ -808,6 +810,8 @@ UTEST(status, gemm_memory) {
     BAD(wgrad, g->workspace_bytes = 0, WORKSPACE, "workspace_bytes", w.wgrad_plan.workspace.total_bytes, 0);
 }
 
+static int64_t *rows_in(const void *snapshot) { return (int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot).rows; }
+
 /* A snapshot of something else. Each operand is given a copy of its own. */
 static tegroup_snapshot_header *snapshot_of(tegroup_tensor *tensor) {
     memcpy(w.snapshot_out, w.snapshot, sizeof w.snapshot);
@@ -844,10 +848,20 @@ UTEST(status, gemm_snapshots) {
     irregular_b();
     GOOD(replanned_wgrad);
     /* The deep check walks the snapshot: a group that ends past the buffer. */
-    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.d)).rows)[EXPERTS - 1] = ROWS,
+    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[EXPERTS - 1] = ROWS,
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
     BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
         CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
+    /* And what operands that meet say of a group's rows. */
+    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[0]--, CAPACITY, "d.shape.snapshot", w.counts[0], w.counts[0] - 1);
+    BAD(replanned_wgrad, w.wgrad.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.wgrad.b))[0]--, CAPACITY, "b.shape.snapshot", w.counts[0], w.counts[0] - 1);
+    spoil_nothing();
+    w.forward.check_level = TEGROUP_CHECK_DEEP;
+    rows_in(snapshot_of(&w.forward.a))[0] = -1, rows_in(w.snapshot)[0] = 0;
+    GOOD(check);
+    /* What has data must have a type. */
+    BAD(replanned, w.forward.bias.dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale_dtype = TEGROUP_DTYPE_UNSET; w.forward.row_scale = NULL, UNSET, "bias.dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(replanned_dgrad, w.dgrad.c.data = w.x, UNSET, "c.dtype", TEGROUP_DTYPE_F32, 0);
 }
 
 /* Every pair of an output and something else that a run touches, sharing one element. */
@@ -916,6 +930,15 @@ UTEST(status, lists) {
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(x->b.pointers, 2), ALIGNMENT, "b.pointers", sizeof(void *), 2);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][2] = NULL, NULL_ARGUMENT, "b.pointers", -1, 2);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); SHIFT(lists[0][1], 2), ALIGNMENT, "b.pointers", 4, 2);
+    for (int rows = -1; rows < 1; rows++) { /* of groups that are not worked on there may be none */
+        spoil_nothing();
+        lists_of(x, &x->b, lists[0], one);
+        lists[0][2] = NULL;
+        rows_in(w.snapshot)[2] = rows;
+        GOOD(replanned_dgrad);
+        BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); g->accumulate = 0; lists[1][2] = NULL; rows_in(w.snapshot)[2] = rows; if (rows < 0) lists[1][1] = NULL,
+            NULL_ARGUMENT, "d.pointers", -1, rows < 0 ? 1 : 2);
+    }
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
@@ -1062,13 +1085,14 @@ static tegroup_snapshot_header *snapshot_at(const void **snapshot) {
 UTEST(status, activation) {
     tegroup_activation_desc *a = &w.activation;
     BAD(activation, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
+    BAD(activation, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
     RANGE(activation, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation);
     REQUIRED(activation, a->input, "input", FLOATS);
     REQUIRED(activation, a->output, "output", FLOATS);
     MATRIX(activation, a->input, "input", FLOATS);
     MATRIX(activation, a->row_scale, "row_scale", REALS);
+    BAD(activation, a->row_scale.dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale.dtype", REALS, 0);
     MATRIX(activation, a->output, "output", FLOATS);
     FIXED(activation, a->input, "input");
     FIXED(activation, a->row_scale, "row_scale");
@@ -1084,7 +1108,7 @@ UTEST(status, activation) {
 UTEST(status, activation_backward) {
     tegroup_activation_backward_desc *a = &w.activation_backward;
     BAD(activation_backward, a->activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 12);
+    BAD(activation_backward, a->activation = (tegroup_activation)12, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 12);
     RANGE(activation_backward, a->interleaved, "interleaved", int32_t, 0, 1);
     ACTIVATION(activation_backward);
     REQUIRED(activation_backward, a->input, "input", FLOATS);
@@ -1289,6 +1313,7 @@ UTEST(status, permute) {
     MATRIX(permute, p->tokens, "tokens", FLOATS);
     MATRIX(permute, p->slot_of_row, "slot_of_row", I64);
     MATRIX(permute, p->weights, "weights", REALS);
+    BAD(permute, p->weights.dtype = TEGROUP_DTYPE_UNSET, UNSET, "weights.dtype", REALS, 0);
     MATRIX(permute, p->permuted, "permuted", FLOATS);
     FREE_ROWS(permute, p->tokens, "tokens");
     FIXED_ROWS(permute, p->slot_of_row, "slot_of_row");
@@ -1607,7 +1632,7 @@ UTEST(status, mlp_plan) {
     NOT(mlp_plan_make, &w.mlp AND NULL AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     BAD(mlp_plan, w.mlp.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_UNSET, UNSET, "activation", TEGROUP_ACTIVATION_SWIGLU, 0);
-    BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_SWIGLU, 99);
+    BAD(mlp_plan, w.mlp.activation = (tegroup_activation)99, VALUE, "activation", TEGROUP_ACTIVATION_IDENTITY, 99);
     BAD(mlp_plan, w.mlp.activation = TEGROUP_ACTIVATION_RELU, SHAPE, "fc1.weight.shape.rows", N, 2 * N);
     BAD(mlp_plan, w.mlp.interleaved = 2, VALUE, "interleaved", 1, 2);
     BAD(mlp_plan, w.mlp.limit = -1, VALUE, "limit", 0, -1);
