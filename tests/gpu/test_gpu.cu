@@ -1015,7 +1015,7 @@ UTEST(contract, line6_sm90_gathered_rows) {
 }
 
 /* Tuning times every tile, changes no bit, and its result can be saved and loaded. */
-UTEST(gpu, sm90_tune) {
+UTEST(sanitize, sm90_tune) {
     if (!backend_here(TEGROUP_BACKEND_SM90)) return;
     const int64_t counts[4] = {300, 0, 17, 640};
     for (int op = 0; op < 3; op++) {

@@ -1,7 +1,7 @@
-# Plant one fault: awk -f plant.awk -v fault=NAME -v root=DIR faults.txt FILE...
+# Plant one fault: awk -f plant.awk -v fault=NAME faults.txt FILE...
 #
-# FILEs are the parts below DIR. The fault's old text must be found exactly once in all of them; the part that holds it is
-# written back with the new text. Prints nothing, or what is wrong (exit status 1).
+# FILEs are the parts. The fault's old text must be found exactly once in all of them; the part that holds it is written back
+# with the new text, or, with -v only_look=1, left as it is. Prints nothing, or what is wrong (exit status 1).
 function fail(message) { printf "%s\n", message; failed = 1; exit 1 }
 function pattern(text,    i, c, result) { # literal, but any white space matches any other
     gsub(/[ \t\n]+/, " ", text)
@@ -38,5 +38,5 @@ END {
         }
     }
     if (found != 1) fail("its old text is found " found + 0 " times in src/, not once")
-    printf "%s%s%s", substr(text[where], 1, from - 1), new, substr(text[where], from + size) > where
+    if (!only_look) printf "%s%s%s", substr(text[where], 1, from - 1), new, substr(text[where], from + size) > where
 }
