@@ -1192,15 +1192,16 @@ typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
     tegroup_matrix indices;      /* in  [tokens, k], I32: expert of each slot                                    */
-    tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
+    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
+                                    experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the
- * gradient of tegroup_combine with respect to its rows; see there. */
+/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy (a
+ * signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its rows; see there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
@@ -2319,7 +2320,7 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot, whose extent is known in host memory alone. */
+/* ... nor with a snapshot that came without its shape: in host memory its header tells how long it is. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
                                                                const void *snapshot, tegroup_space space,
                                                                tegroup_error *error) {
@@ -5088,7 +5089,7 @@ TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot,
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
+/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
@@ -5098,7 +5099,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
+/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }
@@ -5325,15 +5326,19 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
  * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. */
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
+ * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
                                                        float gate, float up, float grad, float *grad_gate, float *grad_up) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
-              up_out = clamps && (up > limit || up < -limit);
+    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     float slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
     if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (float)1;
-    *grad_gate = gate_out ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
+    *grad_gate =
+        gate_out || (rectifies && gate <= 0) ? (float)0 : tegroup_impl_mul_f32(tegroup_impl_mul_f32(grad, up), slope);
     *grad_up = up_out ? (float)0 : tegroup_impl_mul_f32(grad, value);
     return tegroup_impl_mul_f32(value, up);
 }
@@ -5384,15 +5389,19 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
  * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. */
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
+ * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
                                                        double gate, double up, double grad, double *grad_gate, double *grad_up) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
-              up_out = clamps && (up > limit || up < -limit);
+    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     double slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
     if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (double)1;
-    *grad_gate = gate_out ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
+    *grad_gate =
+        gate_out || (rectifies && gate <= 0) ? (double)0 : tegroup_impl_mul_f64(tegroup_impl_mul_f64(grad, up), slope);
     *grad_up = up_out ? (double)0 : tegroup_impl_mul_f64(grad, value);
     return tegroup_impl_mul_f64(value, up);
 }
@@ -5558,7 +5567,7 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-/* A layer with an activation on the device: its row sizes must be there too. */
+/* A layer with an activation: its row sizes must lie where its data does. */
 static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,
@@ -8374,8 +8383,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                               "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
                                               "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
+    if (desc->balance_coefficient != 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
+                                                  "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(
@@ -8535,8 +8545,9 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
-    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
+    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_COLS: slot_of_row has a column for each", TEGROUP_MAX_COLS,
+                      desc->shape.rows);
     return TEGROUP_OK;
 }
 
@@ -8568,7 +8579,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *operands[3];
+    const tegroup_matrix *operands[4];
+    tegroup_matrix snapshot; /* its bytes */
     tegroup_snapshot_view view;
     tegroup_layout layout;
     int64_t tokens, k, t, j, row, *slots;
@@ -8594,17 +8606,24 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     operands[0] = &desc->indices;
     operands[1] = &desc->row_of_slot;
     operands[2] = &desc->slot_of_row;
+    operands[3] = &snapshot;
+    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
+    memset(&snapshot, 0, sizeof snapshot);
+    snapshot.data = (void *)(uintptr_t)desc->shape.snapshot;
+    snapshot.rows = 1;
+    snapshot.cols = (int64_t)layout.total_bytes;
+    snapshot.dtype = TEGROUP_DTYPE_F8E8M0;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot,
-                                                       desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
-                                                       desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
+                                              "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
+                                              "must not overlap the snapshot", error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -8739,11 +8758,15 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
+                                                 TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
-                                                   TEGROUP_IMPL_REALS, error));
+    } else {
+        TEGROUP_IMPL_RULE(desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
+                          "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
                                               "must not overlap grad_tokens", error));

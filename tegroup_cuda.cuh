@@ -494,7 +494,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     return dtype;
 }
 
-/* LAUNCH(access, elements a step) for the access chosen above. */
+/* LAUNCH(access) for the access chosen above. */
 #define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
     switch (chosen) {                                                                                                  \
     case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \
@@ -1023,7 +1023,8 @@ static __device__ __forceinline__ float tegroup_impl_softmax_exp(float x) {
 }
 static __device__ __forceinline__ double tegroup_impl_softmax_exp(double x) { return tegroup_impl_exp_f64(x); }
 
-/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal. */
+/* x / y without a branch, rounded as a division is where neither y, its reciprocal nor the result is denormal, and the result
+ * is finite; NaN where it is not. */
 static __device__ __forceinline__ float tegroup_impl_quotient(float x, float y) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
@@ -1354,7 +1355,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
         find(way);
     }
     __device__ __forceinline__ void find(const tegroup_impl_router_way &way) {
-        place = at * way.per_k >> 16; /* right as long as at * k < 2^16 */
+        place = at * way.per_k >> 16; /* right while at * (k * per_k - 2^16) < 2^16 */
         choice = at - place * way.k;
     }
 };

@@ -388,7 +388,7 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out,
     return TEGROUP_OK;
 }
 
-/* ... nor with a snapshot, whose extent is known in host memory alone. */
+/* ... nor with a snapshot that came without its shape: in host memory its header tells how long it is. */
 static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
                                                                const void *snapshot, tegroup_space space,
                                                                tegroup_error *error) {

@@ -25,7 +25,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_choice_grad_FSUF(REAL grad_weight, REAL dot, R
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is row b's candidate better than a's? Ties go to the lower index; NaN never wins. */
+/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
 TEGROUP_IMPL_HD int tegroup_impl_better_FSUF(REAL x, int32_t i, REAL best, int32_t best_index) {
     return x > best || (x == best && i < best_index);
 }

@@ -202,7 +202,7 @@ static inline tegroup_dtype tegroup_impl_cuda_access(const tegroup_matrix *const
     return dtype;
 }
 
-/* LAUNCH(access, elements a step) for the access chosen above. */
+/* LAUNCH(access) for the access chosen above. */
 #define TEGROUP_IMPL_BY_ACCESS(chosen, LAUNCH)                                                                         \
     switch (chosen) {                                                                                                  \
     case TEGROUP_DTYPE_BF16: LAUNCH(tegroup_impl_vectors<TEGROUP_DTYPE_BF16>) break;                                   \

@@ -100,7 +100,7 @@ static inline int64_t tegroup_impl_activation_cols(tegroup_activation kind, int6
     return tegroup_impl_gated(kind) ? 2 * width : width;
 }
 
-/* A layer with an activation on the device: its row sizes must be there too. */
+/* A layer with an activation: its row sizes must lie where its data does. */
 static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space space, const tegroup_shape *input,
                                                                  tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_DEVICE || input->row_sizes.space != TEGROUP_SPACE_HOST, ERROR_UNSUPPORTED,

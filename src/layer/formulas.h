@@ -221,15 +221,19 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
  * from that of the result, returning the result again. alpha and limit are the clamped kind's. half: gate and up were halves,
- * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. */
+ * and what comes of them will be. A comparison that NaN decides takes it for inside, so NaN shows. Where the gate counts for
+ * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_grad_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit,
                                                        REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
-    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, gate_out = clamps && gate > limit,
-              up_out = clamps && (up > limit || up < -limit);
+    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
+              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     REAL slope, value = tegroup_impl_curve_FSUF(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
     if (clamps) up = (up > limit ? limit : up < -limit ? -limit : up) + (REAL)1;
-    *grad_gate = gate_out ? (REAL)0 : tegroup_impl_mul_FSUF(tegroup_impl_mul_FSUF(grad, up), slope);
+    *grad_gate =
+        gate_out || (rectifies && gate <= 0) ? (REAL)0 : tegroup_impl_mul_FSUF(tegroup_impl_mul_FSUF(grad, up), slope);
     *grad_up = up_out ? (REAL)0 : tegroup_impl_mul_FSUF(grad, value);
     return tegroup_impl_mul_FSUF(value, up);
 }

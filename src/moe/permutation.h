@@ -93,8 +93,9 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
-    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "shape.rows",
-                      "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, desc->shape.rows);
+    TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.rows",
+                      "must be 0 to TEGROUP_MAX_COLS: slot_of_row has a column for each", TEGROUP_MAX_COLS,
+                      desc->shape.rows);
     return TEGROUP_OK;
 }
 
@@ -126,7 +127,8 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *operands[3];
+    const tegroup_matrix *operands[4];
+    tegroup_matrix snapshot; /* its bytes */
     tegroup_snapshot_view view;
     tegroup_layout layout;
     int64_t tokens, k, t, j, row, *slots;
@@ -152,17 +154,24 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     operands[0] = &desc->indices;
     operands[1] = &desc->row_of_slot;
     operands[2] = &desc->slot_of_row;
+    operands[3] = &snapshot;
+    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
+    memset(&snapshot, 0, sizeof snapshot);
+    snapshot.data = (void *)(uintptr_t)desc->shape.snapshot;
+    snapshot.rows = 1;
+    snapshot.cols = (int64_t)layout.total_bytes;
+    snapshot.dtype = TEGROUP_DTYPE_F8E8M0;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 3, error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->row_of_slot, row_of_slot[0], desc->shape.snapshot,
-                                                       desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_snapshot(&desc->slot_of_row, slot_of_row[0], desc->shape.snapshot,
-                                                       desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
+                                              "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
+                                              "must not overlap the snapshot", error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -297,11 +306,15 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->grad_tokens.rows, k, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
+                                                 TEGROUP_IMPL_REALS, error));
     if (wants_weights) {
         TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->grad_permuted.rows,
                                                    desc->grad_tokens.cols, TEGROUP_IMPL_FLOATS, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_weights, grad_weights, desc->grad_tokens.rows, k,
-                                                   TEGROUP_IMPL_REALS, error));
+    } else {
+        TEGROUP_IMPL_RULE(desc->permuted.dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION, "permuted.dtype",
+                          "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
                                               "must not overlap grad_tokens", error));

@@ -228,8 +228,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                               "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
                                               "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts, "must not overlap counts", error));
+    if (desc->balance_coefficient != 0)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
+                                                  "must not overlap counts", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
                                               "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(

@@ -41,15 +41,16 @@ typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
     tegroup_matrix indices;      /* in  [tokens, k], I32: expert of each slot                                    */
-    tegroup_shape  shape;        /* groups = experts, rows = capacity; snapshot of the experts' counts required  */
+    tegroup_shape  shape;        /* groups = experts, rows = capacity, at most TEGROUP_MAX_COLS; snapshot of the
+                                    experts' counts required                                                     */
     tegroup_matrix row_of_slot;  /* out [tokens, k], I64: row of the permuted buffer, or -1                      */
     tegroup_matrix slot_of_row;  /* out [1, shape.rows], I64: slot, or -1 for a row that no slot has             */
     void          *workspace;    /* tegroup_permutation_layout's, TEGROUP_ALIGNMENT-aligned; none is needed on the host */
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy. This is also the
- * gradient of tegroup_combine with respect to its rows; see there. */
+/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy (a
+ * signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its rows; see there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;

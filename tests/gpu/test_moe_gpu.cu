@@ -976,6 +976,14 @@ UTEST(moe_gpu, refusals) {
     m = permutation_on_device(c.d, &layout);
     m.workspace = (char *)m.workspace + 8;
     ASSERT_EQ(TEGROUP_ERROR_ALIGNMENT, tegroup_permutation_make(&m, NULL, &error));
+    m = permutation_on_device(c.d, &layout);
+    m.workspace = (void *)(uintptr_t)m.shape.snapshot;
+    ASSERT_EQ(TEGROUP_ERROR_OVERLAP, tegroup_permutation_make(&m, NULL, &error));
+    ASSERT_STREQ("workspace", error.field);
+    m = permutation_on_device(c.d, &layout);
+    m.row_of_slot.data = (char *)(uintptr_t)m.shape.snapshot + 256;
+    ASSERT_EQ(TEGROUP_ERROR_OVERLAP, tegroup_permutation_make(&m, NULL, &error));
+    ASSERT_STREQ("row_of_slot.data", error.field);
     guards_release(mark);
 }
 

@@ -706,6 +706,14 @@ UTEST(moe, activations_of_extremes) {
                 ASSERT_LT(fabsf(y - (same ? x[0] : 0)), 1e-6f);
                 ASSERT_LT(fabsf(dx[0] - (float)same), 1e-6f);
             }
+            if (activations[kind] == TEGROUP_ACTIVATION_REGLU || activations[kind] == TEGROUP_ACTIVATION_RELU || activations[kind] == TEGROUP_ACTIVATION_RELU_SQUARED)
+                for (int i = 0; i < 4; i++) { /* a gate that is not above 0 has no gradient, whatever comes back */
+                    x[0] = i % 2 ? -1.0f : 0.0f;
+                    x[1] = 1e30f;
+                    dy = i / 2 ? INFINITY : 1e10f;
+                    ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
+                    ASSERT_EQ(dx[0], 0.0f);
+                }
         }
 }
 

@@ -1215,6 +1215,10 @@ UTEST(status, router_backward) {
     OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.indices));
     OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.counts));
     OVERLAP(router_backward, r->grad_logits, "grad_logits", LAST(w.weights_grad));
+    spoil_nothing(); /* counts are ignored without the loss */
+    r->balance_coefficient = 0;
+    r->counts.data = r->grad_logits.data;
+    GOOD(router_backward);
     BAD(router_backward, w.indices[5] = EXPERTS, CAPACITY, "indices.data", EXPERTS - 1, EXPERTS);
     BAD(router_backward, w.indices[0] = -1, CAPACITY, "indices.data", EXPERTS - 1, -1);
     BAD(router_backward, w.indices[SLOTS - 1] = INT32_MIN, CAPACITY, "indices.data", EXPERTS - 1, INT32_MIN);
@@ -1224,7 +1228,7 @@ UTEST(status, router_backward) {
 UTEST(status, permutation) {
     tegroup_permutation_desc *p = &w.permutation;
     RANGE(permutation, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
-    RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(permutation, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
     BAD(permutation, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     REQUIRED(permutation, p->indices, "indices", I32);
     REQUIRED(permutation, p->row_of_slot, "row_of_slot", I64);
@@ -1257,7 +1261,7 @@ UTEST(status, operation_layouts) {
     NOT(permutation_layout, &w.permutation AND NULL, NULL_ARGUMENT, "layout", 1, 0);
     ROUTER(router_layout, r);
     RANGE(permutation_layout, p->shape.groups, "shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);
-    RANGE(permutation_layout, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_ROWS);
+    RANGE(permutation_layout, p->shape.rows, "shape.rows", int64_t, 0, TEGROUP_MAX_COLS);
     RANGE(permutation_layout, p->indices.rows, "indices.rows", int64_t, 0, TEGROUP_MAX_ROWS);
     RANGE(permutation_layout, p->indices.cols, "indices.cols", int64_t, 0, TEGROUP_MAX_COLS);
     BAD(permutation_layout, p->space = TEGROUP_SPACE_DEVICE; p->indices.rows = TEGROUP_MAX_ROWS; p->indices.cols = TEGROUP_MAX_COLS; p->shape.groups = 4096,
@@ -1355,6 +1359,9 @@ UTEST(status, combine_backward) {
     REQUIRED(combine_backward, c->permuted, "permuted", FLOATS);
     REQUIRED(combine_backward, c->row_of_slot, "row_of_slot", I64);
     REQUIRED(combine_backward, c->grad_permuted, "grad_permuted", FLOATS);
+    REQUIRED(combine_backward, c->grad_weights, "grad_weights", REALS); /* it has data */
+    BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights), COMBINATION, "permuted.dtype", TEGROUP_DTYPE_UNSET, c->permuted.dtype);
+    BAD(combine_backward, memset(&c->grad_weights, 0, sizeof c->grad_weights); c->permuted.dtype = TEGROUP_DTYPE_UNSET, UNSET, "permuted.dtype", FLOATS, 0);
     MATRIX(combine_backward, c->grad_tokens, "grad_tokens", FLOATS);
     MATRIX(combine_backward, c->permuted, "permuted", FLOATS);
     MATRIX(combine_backward, c->row_of_slot, "row_of_slot", I64);
