@@ -550,7 +550,8 @@ typedef struct tegroup_gemm_desc {
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN                    */
+    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt
+                                    backends, whose library leaves them out then)                                 */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
@@ -563,7 +564,8 @@ typedef struct tegroup_gemm_desc {
                                           CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
                                           tegroup_plan_tune has to try may follow it                              */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                             bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
+                                             bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
+                                             offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */
@@ -626,11 +628,13 @@ typedef struct tegroup_target {
 typedef struct tegroup_verdict {
     tegroup_backend backend;
     int32_t         chosen;  /* 1 for the one that a plan takes; at most one                                    */
-    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT or OVERFLOW: why not, as below       */
+    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT, OVERFLOW, and here also CUDA or
+                                CUBLAS: why not, as below                                                       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
     int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
+    int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
 } tegroup_verdict;
 
@@ -3151,6 +3155,15 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     return table;
 }
 
+/* Does the caller take the risk of what goes wrong in this case? */
+static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].when == when && desc->ignore_quirks >> i & 1u) return 1;
+    return 0;
+}
+
 /* ==== [27] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
@@ -3594,10 +3607,21 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
  * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
 
-/* Bytes between the groups of a uniform tensor; 0 for any other. */
+/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
 static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
     return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
+static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
+}
+
+/* Have groups of this operand each a width of their own and no common leading dimension? */
+static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
+    return !ld && p->ragged_cols[operand];
 }
 
 static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
@@ -3608,9 +3632,11 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
-    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
-        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
-               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
+    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
+        return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
+               || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
+               || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
+               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
                || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
                || tegroup_impl_stride_bytes(&desc->d) % 16;
     case TEGROUP_QUIRK_MISALIGNED_COLS:
@@ -3733,12 +3759,17 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
                       "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
                       desc->data_alignment_bytes);
+    TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
+                          || desc->data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "data_alignment_bytes",
+                      "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
+                      desc->data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
         const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
-                      stride = t->shape.groups > 1 && tegroup_impl_extent(t) > 0 ? tegroup_impl_stride_bytes(t) : 0;
+                      stride = tegroup_impl_stride_bytes(t);
         TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
         TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -3942,14 +3973,17 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
                              tegroup_impl_plan_threads(desc, &resolved), v);
         v->chosen = !chosen && v->status == TEGROUP_OK
                     && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
-        if (v->chosen && !target && v->backend != TEGROUP_BACKEND_CPU) { /* a library may still have nothing to offer */
+        if (v->chosen && !target
+            && v->backend != TEGROUP_BACKEND_CPU) { /* what it calls may still fail, or offer nothing */
             tegroup_plan plan;
             tegroup_error why;
+            tegroup_status status;
             memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-            if (tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why)
-                == TEGROUP_ERROR_UNSUPPORTED) {
+            status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why);
+            if (status != TEGROUP_OK) {
                 v->chosen = 0;
-                v->status = TEGROUP_ERROR_UNSUPPORTED;
+                v->status = status;
+                v->native = why.native;
                 v->field = why.field;
                 v->rule = why.rule;
                 v->expected = why.expected;
@@ -3979,10 +4013,12 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
                         ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
                         : verdicts[i].backend == desc->backend;
         if (verdicts[i].chosen) chosen = &verdicts[i];
-        if (asked && !refused) refused = &verdicts[i];
+        if (asked && (!refused || (verdicts[i].native && !refused->native)))
+            refused = &verdicts[i]; /* a failure first */
     }
     if (!chosen) {
         (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        if (error) error->native = refused->native;
         /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }
@@ -4103,7 +4139,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
  * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes. */
+ * 16 bytes, unless the caller ignores the quirk that says so. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -4169,8 +4205,10 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
-    int32_t separate_c; /* 0: C is D, or absent, beta being 0                                            */
-    int32_t usual;      /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
+    int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
+    int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
+                             where the quirk that says so is ignored                                       */
+    int32_t usual;        /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
     tegroup_dtype d_dtype;
     int32_t d_bytes; /* of an element */
     tegroup_impl_setup_items items;
@@ -4222,6 +4260,8 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
     call.separate_c = !desc->accumulate && desc->c.dtype != TEGROUP_DTYPE_UNSET;
     call.d_dtype = desc->d.dtype;
     call.d_bytes = tegroup_impl_bits(desc->d.dtype) / 8;
+    call.starts = tegroup_impl_quirk_ignored(desc, TEGROUP_QUIRK_MISALIGNED_LD) ? 0 : 15;
+    call.ends = tegroup_impl_quirk_ignored(desc, TEGROUP_QUIRK_MISALIGNED_COLS) ? 0 : 15;
     call.items = items;
     call.alpha = tegroup_impl_setup_scalar_of(&desc->alpha, alpha);
     call.beta.value = (float)desc->accumulate;
@@ -4283,8 +4323,8 @@ TEGROUP_IMPL_HD float tegroup_impl_setup_number(const tegroup_impl_setup_scalar 
 }
 
 /* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwise) {
-    return address == 0 || address % 16 != 0 ? otherwise : address;
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts, int64_t otherwise) {
+    return address == 0 || (address & starts) ? otherwise : address;
 }
 
 /* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
@@ -4328,9 +4368,9 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     s->result.c = at_c;
     s->result.d = at_d;
     s->alone = TEGROUP_IMPL_ALONE_NOTHING;
-    narrow = n * call->d_bytes % 16 != 0;
+    narrow = (n * call->d_bytes & call->ends) != 0;
     if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
-    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & 15) || !at_a || !at_b || !at_c || !at_d) {
+    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d) {
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
@@ -4339,13 +4379,13 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
             if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }
         if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING
-            && (narrow || (k > 0 && ((at_a | at_b) & 15)) || ((at_c | at_d) & 15)))
+            && (narrow || (k > 0 && ((at_a | at_b) & call->starts)) || ((at_c | at_d) & call->starts)))
             s->alone = TEGROUP_IMPL_ALONE_NAN;
         if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
-        at_a = tegroup_impl_setup_safe(at_a, spare);
-        at_b = tegroup_impl_setup_safe(at_b, spare);
-        at_c = tegroup_impl_setup_safe(at_c, spare);
-        at_d = tegroup_impl_setup_safe(at_d, spare);
+        at_a = tegroup_impl_setup_safe(at_a, call->starts, spare);
+        at_b = tegroup_impl_setup_safe(at_b, call->starts, spare);
+        at_c = tegroup_impl_setup_safe(at_c, call->starts, spare);
+        at_d = tegroup_impl_setup_safe(at_d, call->starts, spare);
     }
     s->entry[TEGROUP_SETUP_A] = at_b;
     s->entry[TEGROUP_SETUP_B] = at_a;
@@ -4961,7 +5001,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     return TEGROUP_OK;
 }
 
-#define TEGROUP_IMPL_SAVED_MAGIC 0x31564754u /* "TGV1" */
+#define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
 
 /* What the bytes hold; their last 8 are the hash of the others. */
 typedef struct tegroup_impl_saved {
@@ -8035,7 +8075,7 @@ static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_v
         int64_t rows = tegroup_impl_max(0, view.rows[g]);
         result->status |= bits;
         if (bits && result->bad_group < 0) result->bad_group = g;
-        total = tegroup_impl_add(total, rows);
+        total = (int64_t)((uint64_t)total + (uint64_t)rows); /* wraps, as an atomic sum does */
         most = tegroup_impl_max(most, rows);
         if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
     }

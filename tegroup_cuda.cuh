@@ -2523,10 +2523,15 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Multiplications and additions that no compiler flag rewrites or flushes. */
+/* Arithmetic that no compiler flag rewrites, and in which none flushes what is subnormal. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_add(float a, float b) {
+    float r;
+    asm("add.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
     return r;
 }
 static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
@@ -2563,9 +2568,10 @@ static __global__ void __launch_bounds__(128)
         float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                           ? 1.0f
                           : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
-        sum = __fadd_rn(sum, __fmul_rn(scale, x));
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(scale, x));
     }
-    if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
+    if (desc.accumulate)
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
 
@@ -2833,8 +2839,11 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm; its code, where it gave one, goes along. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
+ * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
+    if (code != 0 && code != 7 && code != 8 && code != 15)
+        return tegroup_impl_lt_status(code, "cublaslt", "must be a handle that can be asked for algorithms", error);
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;
@@ -2860,7 +2869,7 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
         const int64_t i = e / p.n, j = e % p.n;
         float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
         if (!nan && beta != 0)
-            x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
+            x = tegroup_impl_gpu_mul(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
         tegroup_impl_store_f32(dtype, (void *)(uintptr_t)p.d, i * p.ldd + j, x);
     }
 }
@@ -2922,10 +2931,10 @@ static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegr
 }
 
 /* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list are seen by the
- * set-up kernel only, which looks for 16 bytes. */
+ * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
+ * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    int64_t most = desc->data_alignment_bytes;
+    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->data_alignment_bytes;
     for (int i = 0; i < 4; i++)
         if (p->pointers_space[i] != TEGROUP_SPACE_UNSET) most = 16;
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
@@ -2999,8 +3008,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
                       "data_alignment_bytes",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE),
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
                       tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
@@ -3010,6 +3018,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
                                                            tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
     TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->data_alignment_bytes >= 16 && alignment == 16),
+                      ERROR_ALIGNMENT, "data_alignment_bytes",
+                      "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
+                      desc->data_alignment_bytes);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
@@ -3241,6 +3253,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
     char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
     tegroup_impl_lt_loop loop;
+    int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
     tegroup_status status = TEGROUP_OK;
     int code;
@@ -3271,9 +3284,11 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
             "stream", "the kernel must launch", error));
     }
     if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
-    for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)
-        cuda = cudaStreamWaitEvent(desc->streams[i], desc->events[0], 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error));
+    while (forked < forks && cuda == cudaSuccess) {
+        cuda = cudaStreamWaitEvent(desc->streams[forked], desc->events[0], 0);
+        forked += cuda == cudaSuccess;
+    }
+    status = tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error);
     /* the largest groups first, dealt out in turn */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
@@ -3281,7 +3296,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
                                             forks > 0 ? desc->streams[fork] : stream, error);
     }
-    for (int32_t i = 0; i < forks; i++) { /* joined whatever happened, so that a capture can end */
+    for (int32_t i = 0; i < forked; i++) { /* joined whatever happened, so that a capture can end */
         cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
         if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
         if (cuda == cudaSuccess) cuda = joined;
@@ -3473,8 +3488,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
     const char *from; /* this thread's first chunk of the next step */
     int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: of the second half; */
-    int64_t jump;     /* and bytes that these are further on than if they followed */
+    int32_t room2;    /* TWICE: the same of the second half's lines */
+    int64_t jump;     /* TWICE: bytes that these lie further on than if they followed */
     bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }
@@ -6217,11 +6232,10 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for TMA", 16,
-                      tegroup_impl_stride_bytes(t));
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES || t->shape.groups < 2,
-                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be a multiple of 16 bytes for TMA", 16, tegroup_impl_stride_bytes(t));
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }
@@ -6719,7 +6733,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    tegroup_error first;
+    tegroup_error last;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
                                               "must tell whether it is capturing", error));
     TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "stream",
@@ -6731,7 +6745,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
-    memset(&first, 0, sizeof first);
+    memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
@@ -6747,7 +6761,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             if (medians[i] < 0) continue;
             candidate = *plan;
             TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
-            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     }
@@ -6756,9 +6770,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         medians[i] = tegroup_impl_median(times[i], rounds);
         if (best < 0 || medians[i] < medians[best]) best = i;
     }
-    if (best < 0) { /* none ran: as the last one said */
-        if (error) *error = first;
-        return first.status;
+    if (best < 0) { /* none ran */
+        if (error) *error = last;
+        return last.status;
     }
     candidate = *plan;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));

@@ -180,9 +180,10 @@ int main(void) {
            "`-rdc=true` or `-G` they are right, and slow.\n\n"
            "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
            "of the columns of d: of data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own\n"
-           "number of columns is another, gets NaN. `data_alignment_bytes` says at plan time that data will lie at multiples of more bytes:\n"
-           "cuBLASLt is then asked for algorithms that may rely on as many of them as the distances of rows and groups keep, and a call with\n"
-           "data elsewhere is refused rather than given other bits.\n\n"
+           "number of columns is another, gets NaN, unless `ignore_quirks` says that cuBLASLt is to have it all the same. Groups at\n"
+           "`shape.offsets` may begin anywhere: for them it is not taken, unless `data_alignment_bytes` vouches for 16 bytes. That says\n"
+           "at plan time, too, that data will lie at multiples of more bytes: cuBLASLt is then asked for algorithms that may rely on as\n"
+           "many of them as the distances of rows and groups keep, and a call with data elsewhere is refused rather than given other bits.\n\n"
            "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and the\n"
            "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n\n");
     print_rules();

@@ -49,10 +49,21 @@ static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc
  * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
 #define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
 
-/* Bytes between the groups of a uniform tensor; 0 for any other. */
+/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
 static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
     return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
+static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
+}
+
+/* Have groups of this operand each a width of their own and no common leading dimension? */
+static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
+    return !ld && p->ragged_cols[operand];
 }
 
 static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
@@ -63,9 +74,11 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
     switch (quirk->when) {
     case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
-    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups of different width have any leading dimension */
-        return !p->lda || !p->ldb || !p->ldd || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128
-               || p->ldc * d_bits % 128 || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
+    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
+        return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
+               || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
+               || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
+               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
                || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
                || tegroup_impl_stride_bytes(&desc->d) % 16;
     case TEGROUP_QUIRK_MISALIGNED_COLS:
@@ -188,12 +201,17 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
                       "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
                       desc->data_alignment_bytes);
+    TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
+                          || desc->data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "data_alignment_bytes",
+                      "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
+                      desc->data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
         const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
-                      stride = t->shape.groups > 1 && tegroup_impl_extent(t) > 0 ? tegroup_impl_stride_bytes(t) : 0;
+                      stride = tegroup_impl_stride_bytes(t);
         TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
                           "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
         TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
@@ -397,14 +415,17 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
                              tegroup_impl_plan_threads(desc, &resolved), v);
         v->chosen = !chosen && v->status == TEGROUP_OK
                     && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
-        if (v->chosen && !target && v->backend != TEGROUP_BACKEND_CPU) { /* a library may still have nothing to offer */
+        if (v->chosen && !target
+            && v->backend != TEGROUP_BACKEND_CPU) { /* what it calls may still fail, or offer nothing */
             tegroup_plan plan;
             tegroup_error why;
+            tegroup_status status;
             memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-            if (tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why)
-                == TEGROUP_ERROR_UNSUPPORTED) {
+            status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why);
+            if (status != TEGROUP_OK) {
                 v->chosen = 0;
-                v->status = TEGROUP_ERROR_UNSUPPORTED;
+                v->status = status;
+                v->native = why.native;
                 v->field = why.field;
                 v->rule = why.rule;
                 v->expected = why.expected;
@@ -434,10 +455,12 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
                         ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
                         : verdicts[i].backend == desc->backend;
         if (verdicts[i].chosen) chosen = &verdicts[i];
-        if (asked && !refused) refused = &verdicts[i];
+        if (asked && (!refused || (verdicts[i].native && !refused->native)))
+            refused = &verdicts[i]; /* a failure first */
     }
     if (!chosen) {
         (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        if (error) error->native = refused->native;
         /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }

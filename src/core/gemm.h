@@ -73,7 +73,8 @@ typedef struct tegroup_gemm_desc {
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN                    */
+    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt
+                                    backends, whose library leaves them out then)                                 */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
@@ -86,7 +87,8 @@ typedef struct tegroup_gemm_desc {
                                           CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
                                           tegroup_plan_tune has to try may follow it                              */
     int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                             bytes: 0 = as the backend needs, or a power of two up to TEGROUP_ALIGNMENT.
+                                             bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
+                                             offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
                                              its own, and refuses other addresses then. Lists: not used             */

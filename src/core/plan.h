@@ -37,11 +37,13 @@ typedef struct tegroup_target {
 typedef struct tegroup_verdict {
     tegroup_backend backend;
     int32_t         chosen;  /* 1 for the one that a plan takes; at most one                                    */
-    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT or OVERFLOW: why not, as below       */
+    tegroup_status  status;  /* OK: could run this. UNSUPPORTED, NOT_BUILT, OVERFLOW, and here also CUDA or
+                                CUBLAS: why not, as below                                                       */
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
     int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
+    int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
 } tegroup_verdict;
 

@@ -4,7 +4,7 @@
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
  * than zeros, and groups that cuBLASLt would read or write wrongly: their addresses, and the rows of D, must be of whole
- * 16 bytes. */
+ * 16 bytes, unless the caller ignores the quirk that says so. */
 typedef enum tegroup_impl_alone {
     TEGROUP_IMPL_ALONE_NOTHING, /* cuBLASLt does it, or there is nothing to do            */
     TEGROUP_IMPL_ALONE_EMPTY,   /* the set-up kernel writes beta * C                      */
@@ -70,8 +70,10 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
-    int32_t separate_c; /* 0: C is D, or absent, beta being 0                                            */
-    int32_t usual;      /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
+    int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
+    int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
+                             where the quirk that says so is ignored                                       */
+    int32_t usual;        /* 1: no separate C, no columns or buffers of groups' own, no scalars in memory */
     tegroup_dtype d_dtype;
     int32_t d_bytes; /* of an element */
     tegroup_impl_setup_items items;
@@ -123,6 +125,8 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
     call.separate_c = !desc->accumulate && desc->c.dtype != TEGROUP_DTYPE_UNSET;
     call.d_dtype = desc->d.dtype;
     call.d_bytes = tegroup_impl_bits(desc->d.dtype) / 8;
+    call.starts = tegroup_impl_quirk_ignored(desc, TEGROUP_QUIRK_MISALIGNED_LD) ? 0 : 15;
+    call.ends = tegroup_impl_quirk_ignored(desc, TEGROUP_QUIRK_MISALIGNED_COLS) ? 0 : 15;
     call.items = items;
     call.alpha = tegroup_impl_setup_scalar_of(&desc->alpha, alpha);
     call.beta.value = (float)desc->accumulate;
@@ -184,8 +188,8 @@ TEGROUP_IMPL_HD float tegroup_impl_setup_number(const tegroup_impl_setup_scalar 
 }
 
 /* An address for cuBLASLt; one that it could not take belongs to a group that it does not touch. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t otherwise) {
-    return address == 0 || address % 16 != 0 ? otherwise : address;
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts, int64_t otherwise) {
+    return address == 0 || (address & starts) ? otherwise : address;
 }
 
 /* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
@@ -229,9 +233,9 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     s->result.c = at_c;
     s->result.d = at_d;
     s->alone = TEGROUP_IMPL_ALONE_NOTHING;
-    narrow = n * call->d_bytes % 16 != 0;
+    narrow = (n * call->d_bytes & call->ends) != 0;
     if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
-    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & 15) || !at_a || !at_b || !at_c || !at_d) {
+    if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d) {
         const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
@@ -240,13 +244,13 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
             if (!wgrad || s->beta != 0 || !finite || narrow || call->termless) s->alone = TEGROUP_IMPL_ALONE_EMPTY;
         }
         if (m > 0 && s->alone == TEGROUP_IMPL_ALONE_NOTHING
-            && (narrow || (k > 0 && ((at_a | at_b) & 15)) || ((at_c | at_d) & 15)))
+            && (narrow || (k > 0 && ((at_a | at_b) & call->starts)) || ((at_c | at_d) & call->starts)))
             s->alone = TEGROUP_IMPL_ALONE_NAN;
         if (s->alone != TEGROUP_IMPL_ALONE_NOTHING) m = 0;
-        at_a = tegroup_impl_setup_safe(at_a, spare);
-        at_b = tegroup_impl_setup_safe(at_b, spare);
-        at_c = tegroup_impl_setup_safe(at_c, spare);
-        at_d = tegroup_impl_setup_safe(at_d, spare);
+        at_a = tegroup_impl_setup_safe(at_a, call->starts, spare);
+        at_b = tegroup_impl_setup_safe(at_b, call->starts, spare);
+        at_c = tegroup_impl_setup_safe(at_c, call->starts, spare);
+        at_d = tegroup_impl_setup_safe(at_d, call->starts, spare);
     }
     s->entry[TEGROUP_SETUP_A] = at_b;
     s->entry[TEGROUP_SETUP_B] = at_a;

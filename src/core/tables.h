@@ -91,3 +91,12 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
 }
+
+/* Does the caller take the risk of what goes wrong in this case? */
+static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegroup_quirk_case when) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].when == when && desc->ignore_quirks >> i & 1u) return 1;
+    return 0;
+}

@@ -40,7 +40,7 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     return TEGROUP_OK;
 }
 
-#define TEGROUP_IMPL_SAVED_MAGIC 0x31564754u /* "TGV1" */
+#define TEGROUP_IMPL_SAVED_MAGIC 0x54475431u /* "TGT1" */
 
 /* What the bytes hold; their last 8 are the hash of the others. */
 typedef struct tegroup_impl_saved {

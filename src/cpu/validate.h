@@ -101,7 +101,7 @@ static inline void tegroup_impl_validate_host(const tegroup_tensor *t, tegroup_v
         int64_t rows = tegroup_impl_max(0, view.rows[g]);
         result->status |= bits;
         if (bits && result->bad_group < 0) result->bad_group = g;
-        total = tegroup_impl_add(total, rows);
+        total = (int64_t)((uint64_t)total + (uint64_t)rows); /* wraps, as an atomic sum does */
         most = tegroup_impl_max(most, rows);
         if (rows > 0) end = tegroup_impl_max(end, tegroup_impl_add(tegroup_impl_max(0, view.start[g]), rows));
     }

@@ -157,10 +157,15 @@ template <int PENDING> static __device__ __forceinline__ void tegroup_impl_cp_wa
     asm volatile("cp.async.wait_group %0;\n" ::"n"(PENDING) : "memory");
 }
 
-/* Multiplications and additions that no compiler flag rewrites or flushes. */
+/* Arithmetic that no compiler flag rewrites, and in which none flushes what is subnormal. */
 static __device__ __forceinline__ float tegroup_impl_gpu_mul(float a, float b) {
     float r;
     asm("mul.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+static __device__ __forceinline__ float tegroup_impl_gpu_add(float a, float b) {
+    float r;
+    asm("add.rn.f32 %0, %1, %2;\n" : "=f"(r) : "f"(a), "f"(b));
     return r;
 }
 static __device__ __forceinline__ float tegroup_impl_gpu_fma(float a, float b, float c) {
@@ -197,9 +202,10 @@ static __global__ void __launch_bounds__(128)
         float scale = desc.row_scale_dtype == TEGROUP_DTYPE_UNSET
                           ? 1.0f
                           : tegroup_impl_load_f32(desc.row_scale_dtype, desc.row_scale, p.a.row0 + r);
-        sum = __fadd_rn(sum, __fmul_rn(scale, x));
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_gpu_mul(scale, x));
     }
-    if (desc.accumulate) sum += tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j);
+    if (desc.accumulate)
+        sum = tegroup_impl_gpu_add(sum, tegroup_impl_load_f32(desc.bias.dtype, p.bias.base, p.bias.first + j));
     tegroup_impl_store_f32(desc.bias.dtype, p.bias.base, p.bias.first + j, sum);
 }
 

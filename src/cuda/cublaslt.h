@@ -225,8 +225,11 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
             algorithms[count++] = results[i].algorithm;
     return count;
 }
-/* The library has no algorithm; its code, where it gave one, goes along. */
+/* The library has no algorithm, or could not be asked. Of its codes these say the former: CUBLAS_STATUS_SUCCESS, INVALID_VALUE,
+ * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
+    if (code != 0 && code != 7 && code != 8 && code != 15)
+        return tegroup_impl_lt_status(code, "cublaslt", "must be a handle that can be asked for algorithms", error);
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;

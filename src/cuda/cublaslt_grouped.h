@@ -31,10 +31,10 @@ static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegr
 }
 
 /* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
- * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list are seen by the
- * set-up kernel only, which looks for 16 bytes. */
+ * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
+ * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    int64_t most = desc->data_alignment_bytes;
+    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->data_alignment_bytes;
     for (int i = 0; i < 4; i++)
         if (p->pointers_space[i] != TEGROUP_SPACE_UNSET) most = 16;
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
@@ -108,8 +108,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
                       "data_alignment_bytes",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE),
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
                       tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
@@ -119,6 +118,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *p
                                                            tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
     TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->data_alignment_bytes >= 16 && alignment == 16),
+                      ERROR_ALIGNMENT, "data_alignment_bytes",
+                      "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
+                      desc->data_alignment_bytes);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));

@@ -175,6 +175,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
     char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
     tegroup_impl_lt_loop loop;
+    int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
     tegroup_status status = TEGROUP_OK;
     int code;
@@ -205,9 +206,11 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
             "stream", "the kernel must launch", error));
     }
     if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
-    for (int32_t i = 0; i < forks && cuda == cudaSuccess; i++)
-        cuda = cudaStreamWaitEvent(desc->streams[i], desc->events[0], 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error));
+    while (forked < forks && cuda == cudaSuccess) {
+        cuda = cudaStreamWaitEvent(desc->streams[forked], desc->events[0], 0);
+        forked += cuda == cudaSuccess;
+    }
+    status = tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error);
     /* the largest groups first, dealt out in turn */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
@@ -215,7 +218,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
                                             forks > 0 ? desc->streams[fork] : stream, error);
     }
-    for (int32_t i = 0; i < forks; i++) { /* joined whatever happened, so that a capture can end */
+    for (int32_t i = 0; i < forked; i++) { /* joined whatever happened, so that a capture can end */
         cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
         if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
         if (cuda == cudaSuccess) cuda = joined;

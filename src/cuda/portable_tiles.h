@@ -179,8 +179,8 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     static_assert(!TWICE || (ALONG_K && LINES == 128), "two halves of lines");
     const char *from; /* this thread's first chunk of the next step */
     int32_t room;     /* lines left from its row (along k), or from its chunk */
-    int32_t room2;    /* TWICE: of the second half; */
-    int64_t jump;     /* and bytes that these are further on than if they followed */
+    int32_t room2;    /* TWICE: the same of the second half's lines */
+    int64_t jump;     /* TWICE: bytes that these lie further on than if they followed */
     bool whole;       /* rows are of whole 16 bytes and no 4 GB, and chunks are all there or not at all */
 
     static __device__ __forceinline__ int32_t row() { return (int32_t)threadIdx.x / 8; }

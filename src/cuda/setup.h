@@ -7,7 +7,7 @@ static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result
         const int64_t i = e / p.n, j = e % p.n;
         float x = nan ? tegroup_impl_f32_of_bits(0x7fc00000u) : 0.0f;
         if (!nan && beta != 0)
-            x = __fmul_rn(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
+            x = tegroup_impl_gpu_mul(beta, tegroup_impl_load_f32(dtype, (const void *)(uintptr_t)p.c, i * p.ldc + j));
         tegroup_impl_store_f32(dtype, (void *)(uintptr_t)p.d, i * p.ldd + j, x);
     }
 }

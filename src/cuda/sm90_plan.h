@@ -276,11 +276,10 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0 || t->shape.groups < 2, ERROR_ALIGNMENT,
-                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be a multiple of 16 bytes for TMA", 16,
-                      tegroup_impl_stride_bytes(t));
-    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES || t->shape.groups < 2,
-                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                      "must be a multiple of 16 bytes for TMA", 16, tegroup_impl_stride_bytes(t));
+    TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be at most so many bytes, for TMA",
                       TEGROUP_IMPL_TMA_STRIDE_BYTES, tegroup_impl_stride_bytes(t));
     return TEGROUP_OK;
 }

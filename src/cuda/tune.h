@@ -141,7 +141,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
     const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    tegroup_error first;
+    tegroup_error last;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
                                               "must tell whether it is capturing", error));
     TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "stream",
@@ -153,7 +153,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
-    memset(&first, 0, sizeof first);
+    memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
@@ -169,7 +169,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             if (medians[i] < 0) continue;
             candidate = *plan;
             TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
-            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &first) != TEGROUP_OK) medians[i] = -1;
+            if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
     }
@@ -178,9 +178,9 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         medians[i] = tegroup_impl_median(times[i], rounds);
         if (best < 0 || medians[i] < medians[best]) best = i;
     }
-    if (best < 0) { /* none ran: as the last one said */
-        if (error) *error = first;
-        return first.status;
+    if (best < 0) { /* none ran */
+        if (error) *error = last;
+        return last.status;
     }
     candidate = *plan;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));

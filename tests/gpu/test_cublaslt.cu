@@ -671,6 +671,9 @@ static int failing_matmul(struct cublasLtContext *, void *, const void *, const 
 static int idle_matmul(struct cublasLtContext *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *, const void *, void *,
                        size_t, struct CUstream_st *) { return 0; }
 
+static int answer; /* of a library that offers nothing */
+static int no_algorithms(struct cublasLtContext *, void *, void *, void *, void *, void *, void *, int, void *, int *) { return answer; }
+
 /* What is refused, and how a failure of the library comes back. */
 UTEST(cublaslt, refusals) {
     void *mark = guards_mark();
@@ -721,6 +724,19 @@ UTEST(cublaslt, refusals) {
     for (int i = 0; i < 2; i++) {
         ASSERT_EQ(TEGROUP_ERROR_CUBLAS, tegroup_gemm(&plan, &desc, NULL, &error));
         ASSERT_EQ((int)CUBLAS_STATUS_EXECUTION_FAILED, error.native);
+    }
+    functions.cublasLtMatmulAlgoGetHeuristic = (tegroup_function)no_algorithms;
+    for (answer = 1; answer <= 15; answer += 14) { /* CUBLAS_STATUS_NOT_INITIALIZED, NOT_SUPPORTED */
+        const tegroup_status want = answer == 1 ? TEGROUP_ERROR_CUBLAS : TEGROUP_ERROR_UNSUPPORTED;
+        tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+        ASSERT_EQ(want, tegroup_plan_make(&desc, NULL, &plan, &error));
+        ASSERT_STREQ(answer == 1 ? "cublaslt" : "backend", error.field);
+        ASSERT_EQ(answer, error.native);
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&desc, NULL, verdicts, &error));
+        for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+            ASSERT_EQ(0, verdicts[i].chosen);
+            if (verdicts[i].backend == loop) ASSERT_TRUE(verdicts[i].status == want && verdicts[i].native == answer);
+        }
     }
     none.cublasLtMatmul = NULL;
     desc.cublaslt_functions = &none;

@@ -187,6 +187,38 @@ UTEST(explain, forcing_changes_the_choice_alone) {
     ASSERT_GT(taken, 0);
 }
 
+/* Groups at offsets may begin anywhere: cuBLASLt's grouped matmul is not taken for them, unless the caller vouches for 16 bytes. A
+ * sum of no columns, and a single group, have no distance that could be odd. */
+UTEST(explain, where_groups_begin) {
+    const int64_t offsets[2] = {0, 512};
+    for (int step = 0; step < 5; step++) {
+        tegroup_target target = target_of(100, 131000, everything);
+        tegroup_verdict v[BACKENDS];
+        tegroup_plan plan;
+        tegroup_gemm_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = TEGROUP_OP_FORWARD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+        d.a.shape = (tegroup_shape){.groups = step == 4 ? 1 : 2, .rows = 8, .cols = 64, .row_sizes = {.encoding = TEGROUP_ENCODING_COUNTS, .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE}};
+        d.d.shape = d.a.shape;
+        d.b.shape = (tegroup_shape){.groups = d.a.shape.groups, .rows = 64, .cols = 64};
+        if (step == 1 || step == 2) {
+            d.a.shape.offsets = offsets;
+            d.a.shape.elements = 1024;
+            d.data_alignment_bytes = step == 2 ? 16 : 0;
+        }
+        if (step == 3) d.a.shape.cols = d.b.shape.cols = 0;
+        if (step == 4) d.b.group_stride = 64 * 64 + 1;
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&d, &target, &plan, NULL));
+        ASSERT_EQ(step == 1 ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_CUBLASLT_GROUPED, plan.backend);
+        for (int i = 0; i < BACKENDS; i++)
+            if (step == 1 && v[i].backend == TEGROUP_BACKEND_CUBLASLT_GROUPED) ASSERT_STREQ("data_alignment_bytes", v[i].field);
+    }
+}
+
 /* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
 static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes, int gathered) {
     if (gathered && backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CPU) return 0;
