@@ -21,9 +21,9 @@
  * their documentation are seen. TEGROUP_EXTERN gives prototypes with C linkage instead; both together give
  * the exported definitions (`make lib` builds libtegroup that way).
  *
- * tegroup does not: allocate, free, synchronise, print, exit, throw, read an environment variable, or keep
- * state of its own. Every buffer is the caller's; every call returns a status and, if asked, the field that
- * was wrong with what was expected and what came; a call that fails has written nothing.
+ * tegroup does not: allocate, free, wait for the GPU (but in tegroup_plan_tune), print, exit, throw, read an
+ * environment variable, or keep state of its own. Every buffer is the caller's; every call returns a status and,
+ * if asked, the field that was wrong with what was expected and what came. What a check refuses has written nothing.
  *
  * Needs: C99 or C++11 and the C library (link with -lm). nvcc adds tegroup_cuda.cuh by itself.
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
@@ -281,7 +281,7 @@ typedef enum tegroup_encoding {
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
-    tegroup_encoding encoding;  /* UNSET = uniform: the other fields are then ignored                        */
+    tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
     tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
     const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
@@ -327,8 +327,10 @@ typedef struct tegroup_tensor {
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
-                                             that a call does not work on (no rows; skipped) it may be NULL. The list
-                                             is an input: nothing that a call writes may overlap it           */
+                                             that a call does not work on (no rows; skipped) it may be NULL, but not of
+                                             those whose weight gradient is overwritten, with zeros where they
+                                             have no rows. The list is an input: nothing that a call writes may
+                                             overlap it                                                       */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
@@ -520,7 +522,8 @@ typedef enum tegroup_check_level {
 typedef struct tegroup_scalars {
     const void   *data;   /* required to run unless space is UNSET                        */
     tegroup_dtype dtype;  /* F32 (also when UNSET) or F64                                 */
-    tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0           */
+    tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0. With sizes on the device one a
+                             group live there, too                                        */
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
@@ -550,8 +553,9 @@ typedef struct tegroup_gemm_desc {
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt
-                                    backends, whose library leaves them out then)                                 */
+    tegroup_scalars alpha, beta; /* taken in the type of the sums, where a tiny F64 may be 0. a and b are read also
+                                    where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt backends, whose
+                                    library leaves them out then)                                                 */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
@@ -700,7 +704,8 @@ typedef struct tegroup_plan {
     tegroup_backend backend;
     tegroup_problem problem;
     tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
-    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it      */
+    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
+                                     backend: within one build, as compilers may fuse a product and a sum    */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
@@ -1022,6 +1027,7 @@ typedef struct tegroup_mlp_plan {
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
+    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
 } tegroup_mlp_plan;
 
 /* ==== [15] Op chain ==== */
@@ -1330,9 +1336,9 @@ TEGROUP_API_STATUS tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc
     struct CUstream_st *stream, tegroup_error *error);
 
 /* A plan's choice of algorithm as plain bytes, good for the same problem on the same kind of device with the same
- * versions of tegroup and cuBLASLt. Loading plans anew for desc, whatever its backend, and takes the saved choice if it
- * is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes that cannot serve
- * are ERROR_PLAN. */
+ * versions of tegroup and cuBLASLt. Loading plans anew for desc, whose backend must be AUTO or the saved one, and takes
+ * the saved choice if it is offered again: no address is ever taken from the bytes. size: TEGROUP_SAVED_PLAN_BYTES; bytes
+ * that cannot serve are ERROR_PLAN, and where the saved backend cannot run desc here, that is what tegroup_plan_make says. */
 TEGROUP_API_STATUS tegroup_plan_save(const tegroup_plan *plan, void *bytes, size_t size, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
     tegroup_plan *plan, tegroup_error *error);
@@ -2053,6 +2059,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                           <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
                       tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
+    TEGROUP_IMPL_RULE((!shape->row_sizes.data && !shape->snapshot) || ragged, ERROR_UNSET, TEGROUP_IMPL_PATH(ROW_SIZES),
+                      "must be set with data or a snapshot", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE((!tegroup_impl_irregular(shape) && !shape->offsets) || ragged, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), "must be set with col_sizes, offsets or elements",
                       TEGROUP_ENCODING_COUNTS, 0);
@@ -6216,12 +6224,20 @@ typedef enum tegroup_impl_mlp_tensor {
     TEGROUP_IMPL_MLP_COUNT
 } tegroup_impl_mlp_tensor;
 #undef TEGROUP_IMPL_ENUMERATE
+enum {
+    TEGROUP_IMPL_MLP_DTYPES_FIT =
+        1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_plan *)0)->dtypes) / sizeof(tegroup_dtype))
+};
 
 static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
 #define TEGROUP_IMPL_CASE(name, member)                                                                                \
     case TEGROUP_IMPL_MLP_##name: return &desc->member;
     switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
 #undef TEGROUP_IMPL_CASE
+}
+
+static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
+    return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
 
 static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
@@ -6691,7 +6707,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
     tegroup_mlp_plan made;
     tegroup_gemm_desc gemm;
-    int layer, product;
+    int layer, product, tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -6700,6 +6716,8 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.activation = desc->activation;
     made.interleaved = desc->interleaved;
     made.recompute = desc->recompute;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
+        made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
         tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
@@ -6748,7 +6766,6 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
 /* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
 static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                          int op, tegroup_error *error) {
-    const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     int layer, product;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
@@ -6777,20 +6794,26 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                 "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);
         }
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || has_preactivation || plan->preactivation_item >= 0, ERROR_PLAN,
-                      "preactivation.dtype", "must be as planned", plan->fc1.forward.problem.d, 0);
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || desc->input.shape.snapshot != NULL, ERROR_NULL_ARGUMENT,
+                      "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
                       "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
     return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
                                         "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
 }
 
-/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches. */
+/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
+ * planned. */
 static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                              tegroup_impl_mlp_product *products, int count,
                                                              size_t workspace_bytes, uint32_t reads, uint32_t writes,
                                                              tegroup_error *error) {
     int i;
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        TEGROUP_IMPL_RULE(
+            !((reads | writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == plan->dtypes[i], ERROR_PLAN,
+            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
+            "must be as planned", plan->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < count; i++) {
         tegroup_impl_mlp_product *p = &products[i];
@@ -7435,7 +7458,9 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         }
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
             TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
-        if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        if (TEGROUP_IMPL_THERE(given->out)
+            && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
+            TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
         scales[i] = desc->input;
         scales[i].shape.cols = 1;
         scales[i].ld = 0;
@@ -7765,9 +7790,11 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     }
     chain->at = -1;
     tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
-    for (i = 0; i < chain->gradients.count; i++)
-        tegroup_impl_layout_add(&made.workspace, chain->gradients.items[i].name,
-                                (int64_t)chain->gradients.items[i].bytes);
+    for (i = 0; i < chain->gradients.count; i++) {
+        const tegroup_layout_item *item = &chain->gradients.items[i];
+        tegroup_impl_layout_add(&made.workspace, item->name,
+                                item->bytes == SIZE_MAX ? INT64_MAX : (int64_t)item->bytes);
+    }
     TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
                       ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
                       tegroup_impl_max_bytes(), desc->input.shape.rows);
@@ -7931,7 +7958,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->workspace && plan->workspace.count > 1)
+    if (desc && desc->struct_size == sizeof *desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));

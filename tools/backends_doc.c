@@ -176,7 +176,7 @@ int main(void) {
            "made, so that another backend is chosen, the last of each call, unless `data_alignment_bytes` says less before. A list's entries\n"
            "are in device memory, where its kernel looks at them: from an a, b or c elsewhere comes NaN, and to such a d goes nothing. Rows,\n"
            "n and k can be 2^31 - 512 at the most. For groups of few rows it may take `portable`'s kernel, whose products have the same\n"
-           "bits on Hopper, and which reads and writes at any address; with `TEGROUP_NO_PORTABLE` it takes one of its own. Its kernels want 232 registers a thread, which ptxas gives them in whole-program builds alone: with\n"
+           "bits on Hopper, and which takes lists' entries at any address; with `TEGROUP_NO_PORTABLE` it takes one of its own. Its kernels want 232 registers a thread, which ptxas gives them in whole-program builds alone: with\n"
            "`-rdc=true` or `-G` they are right, and slow.\n\n"
            "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
            "of the columns of d: of data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own\n"

@@ -117,6 +117,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                           <= tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8),
                       ERROR_OVERFLOW, TEGROUP_IMPL_PATH(ELEMENTS), "must be addressable",
                       tegroup_impl_max_bytes() / tegroup_impl_max(1, tegroup_impl_bits(t->dtype) / 8), shape->elements);
+    TEGROUP_IMPL_RULE((!shape->row_sizes.data && !shape->snapshot) || ragged, ERROR_UNSET, TEGROUP_IMPL_PATH(ROW_SIZES),
+                      "must be set with data or a snapshot", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE((!tegroup_impl_irregular(shape) && !shape->offsets) || ragged, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(ROW_SIZES), "must be set with col_sizes, offsets or elements",
                       TEGROUP_ENCODING_COUNTS, 0);

@@ -43,7 +43,8 @@ typedef enum tegroup_check_level {
 typedef struct tegroup_scalars {
     const void   *data;   /* required to run unless space is UNSET                        */
     tegroup_dtype dtype;  /* F32 (also when UNSET) or F64                                 */
-    tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0           */
+    tegroup_space space;  /* where data lives; UNSET = default: alpha 1, beta 0. With sizes on the device one a
+                             group live there, too                                        */
     int32_t       stride; /* 0: data[0] for every group; 1: data[g] for group g           */
 } tegroup_scalars;
 
@@ -73,8 +74,9 @@ typedef struct tegroup_gemm_desc {
                                     overwrites, or adds when accumulate is 1; alpha and beta do not apply to it    */
     const void     *row_scale;   /* [rows of a] multiplies the bias of each row (its routing probability); needs bias */
     tegroup_dtype   row_scale_dtype; /* F32 or F64; UNSET = no row_scale                                          */
-    tegroup_scalars alpha, beta; /* a and b are read also where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt
-                                    backends, whose library leaves them out then)                                 */
+    tegroup_scalars alpha, beta; /* taken in the type of the sums, where a tiny F64 may be 0. a and b are read also
+                                    where alpha is 0: 0 times NaN is NaN. (Not by the cuBLASLt backends, whose
+                                    library leaves them out then)                                                 */
     tegroup_gather  gather_a, gather_b; /* rows of a (any op) and of b (WGRAD) picked by an index; SM90 and CPU. The
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */

@@ -21,9 +21,9 @@
  * their documentation are seen. TEGROUP_EXTERN gives prototypes with C linkage instead; both together give
  * the exported definitions (`make lib` builds libtegroup that way).
  *
- * tegroup does not: allocate, free, synchronise, print, exit, throw, read an environment variable, or keep
- * state of its own. Every buffer is the caller's; every call returns a status and, if asked, the field that
- * was wrong with what was expected and what came; a call that fails has written nothing.
+ * tegroup does not: allocate, free, wait for the GPU (but in tegroup_plan_tune), print, exit, throw, read an
+ * environment variable, or keep state of its own. Every buffer is the caller's; every call returns a status and,
+ * if asked, the field that was wrong with what was expected and what came. What a check refuses has written nothing.
  *
  * Needs: C99 or C++11 and the C library (link with -lm). nvcc adds tegroup_cuda.cuh by itself.
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.

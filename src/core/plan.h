@@ -109,7 +109,8 @@ typedef struct tegroup_plan {
     tegroup_backend backend;
     tegroup_problem problem;
     tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
-    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it      */
+    uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
+                                     backend: within one build, as compilers may fuse a product and a sum    */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;

@@ -11,7 +11,7 @@ typedef enum tegroup_encoding {
 /* Sizes of the groups along one dimension. All-zero means uniform. Read by tegroup_prepare alone. */
 typedef struct tegroup_sizes {
     const void      *data;      /* see tegroup_encoding; NULL is allowed when there are no groups            */
-    tegroup_encoding encoding;  /* UNSET = uniform: the other fields are then ignored                        */
+    tegroup_encoding encoding;  /* UNSET = uniform: there are no data and no snapshot, and the rest is ignored */
     tegroup_dtype    dtype;     /* I32 or I64: of data and starts                                            */
     tegroup_space    space;     /* where data and starts (and tegroup_shape.offsets) live; required          */
     const void      *starts;    /* COUNTS only: [groups] first row of each group, any order; NULL = derived  */
@@ -57,8 +57,10 @@ typedef struct tegroup_tensor {
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
-                                             that a call does not work on (no rows; skipped) it may be NULL. The list
-                                             is an input: nothing that a call writes may overlap it           */
+                                             that a call does not work on (no rows; skipped) it may be NULL, but not of
+                                             those whose weight gradient is overwritten, with zeros where they
+                                             have no rows. The list is an input: nothing that a call writes may
+                                             overlap it                                                       */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */

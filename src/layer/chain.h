@@ -289,9 +289,11 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     }
     chain->at = -1;
     tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
-    for (i = 0; i < chain->gradients.count; i++)
-        tegroup_impl_layout_add(&made.workspace, chain->gradients.items[i].name,
-                                (int64_t)chain->gradients.items[i].bytes);
+    for (i = 0; i < chain->gradients.count; i++) {
+        const tegroup_layout_item *item = &chain->gradients.items[i];
+        tegroup_impl_layout_add(&made.workspace, item->name,
+                                item->bytes == SIZE_MAX ? INT64_MAX : (int64_t)item->bytes);
+    }
     TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
                       ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
                       tegroup_impl_max_bytes(), desc->input.shape.rows);
@@ -455,7 +457,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->workspace && plan->workspace.count > 1)
+    if (desc && desc->struct_size == sizeof *desc && desc->workspace && plan->workspace.count > 1)
         gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));

@@ -386,7 +386,9 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         }
         if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
             TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
-        if (TEGROUP_IMPL_THERE(given->out)) TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
+        if (TEGROUP_IMPL_THERE(given->out)
+            && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
+            TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
         scales[i] = desc->input;
         scales[i].shape.cols = 1;
         scales[i].ld = 0;

@@ -129,7 +129,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
     tegroup_mlp_plan made;
     tegroup_gemm_desc gemm;
-    int layer, product;
+    int layer, product, tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -138,6 +138,8 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.activation = desc->activation;
     made.interleaved = desc->interleaved;
     made.recompute = desc->recompute;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
+        made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
         tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
@@ -186,7 +188,6 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
 /* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
 static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                          int op, tegroup_error *error) {
-    const int has_preactivation = desc && desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
     int layer, product;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
@@ -215,20 +216,26 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                 "must be set just when planned so", one->problem.d, tegroup_impl_mlp_at(desc, tensor)->dtype);
         }
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || has_preactivation || plan->preactivation_item >= 0, ERROR_PLAN,
-                      "preactivation.dtype", "must be as planned", plan->fc1.forward.problem.d, 0);
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || desc->input.shape.snapshot != NULL, ERROR_NULL_ARGUMENT,
+                      "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
                       "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
     return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
                                         "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
 }
 
-/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches. */
+/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
+ * planned. */
 static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                              tegroup_impl_mlp_product *products, int count,
                                                              size_t workspace_bytes, uint32_t reads, uint32_t writes,
                                                              tegroup_error *error) {
     int i;
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        TEGROUP_IMPL_RULE(
+            !((reads | writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == plan->dtypes[i], ERROR_PLAN,
+            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
+            "must be as planned", plan->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < count; i++) {
         tegroup_impl_mlp_product *p = &products[i];

@@ -16,12 +16,20 @@ typedef enum tegroup_impl_mlp_tensor {
     TEGROUP_IMPL_MLP_COUNT
 } tegroup_impl_mlp_tensor;
 #undef TEGROUP_IMPL_ENUMERATE
+enum {
+    TEGROUP_IMPL_MLP_DTYPES_FIT =
+        1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_plan *)0)->dtypes) / sizeof(tegroup_dtype))
+};
 
 static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
 #define TEGROUP_IMPL_CASE(name, member)                                                                                \
     case TEGROUP_IMPL_MLP_##name: return &desc->member;
     switch (tensor) { TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
 #undef TEGROUP_IMPL_CASE
+}
+
+static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc, int tensor) {
+    return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
 
 static inline const char *tegroup_impl_mlp_path(int tensor, int member) {

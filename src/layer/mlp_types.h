@@ -124,4 +124,5 @@ typedef struct tegroup_mlp_plan {
     tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
+    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
 } tegroup_mlp_plan;

@@ -431,6 +431,8 @@ UTEST(status, prepare) {
     BAD(call, t.ld = cols_ + 2; t.group_stride = rows_ * cols_, LAYOUT, name ".group_stride", rows_ * (cols_ + 2), rows_ * cols_);  \
     BAD(call, t.group_stride = INT64_MAX, OVERFLOW, name ".group_stride", ADDRESSABLE, INT64_MAX);                                  \
     BAD(call, t.shape.offsets = w.slot_of_row, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);           \
+    BAD(call, t.shape.row_sizes.data = w.slot_of_row, UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);    \
+    BAD(call, t.shape.snapshot = w.snapshot, UNSET, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);             \
     BAD(call, t.shape.elements = 1000, COMBINATION, name ".shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0)
 
 UTEST(status, tensors) {
@@ -520,6 +522,12 @@ UTEST(status, gemm_dtypes) {
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_COUNT, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_COUNT);
 }
 
+/* Every group alike. */
+static void uniform(tegroup_tensor *tensor) {
+    memset(&tensor->shape.row_sizes, 0, sizeof tensor->shape.row_sizes);
+    tensor->shape.snapshot = NULL;
+}
+
 UTEST(status, gemm_combinations) {
     tegroup_gemm_desc *f = &w.forward, *x = &w.dgrad, *g = &w.wgrad;
     BAD(problem, f->accumulate = 1, COMBINATION, "accumulate", 0, 1);
@@ -531,11 +539,11 @@ UTEST(status, gemm_combinations) {
     BAD(problem, f->tail = TEGROUP_TAIL_ZERO; f->d.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "tail", 0, TEGROUP_TAIL_ZERO);
     BAD(problem, f->tail = TEGROUP_TAIL_POISON; f->c.shape.elements = f->d.shape.elements = ROWS * N, COMBINATION, "tail", 0, TEGROUP_TAIL_POISON);
     BAD(problem, f->a.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "row_scale_dtype", 0, TEGROUP_DTYPE_F32);
-    BAD(problem, memset(&f->d.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "d.shape.row_sizes.encoding", 1, 0);
-    BAD(problem, memset(&f->c.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "c.shape.row_sizes.encoding", 1, 0);
+    BAD(problem, uniform(&f->d), COMBINATION, "d.shape.row_sizes.encoding", 1, 0);
+    BAD(problem, uniform(&f->c), COMBINATION, "c.shape.row_sizes.encoding", 1, 0);
     BAD(problem, f->bias.shape.row_sizes = f->a.shape.row_sizes, COMBINATION, "bias.shape.row_sizes.encoding", 0, TEGROUP_ENCODING_COUNTS);
-    BAD(problem_wgrad, memset(&g->b.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "b.shape.row_sizes.encoding", 1, 0);
-    BAD(problem_dgrad, memset(&x->a.shape.row_sizes, 0, sizeof(tegroup_sizes)), COMBINATION, "d.shape.row_sizes.encoding", 0, 1);
+    BAD(problem_wgrad, uniform(&g->b), COMBINATION, "b.shape.row_sizes.encoding", 1, 0);
+    BAD(problem_dgrad, uniform(&x->a), COMBINATION, "d.shape.row_sizes.encoding", 0, 1);
 }
 
 UTEST(status, cublaslt_fields) {
@@ -748,7 +756,7 @@ UTEST(status, plan_mismatch) {
     BAD(forward, f->b.ld = K + 3, PLAN, "b.ld", K, K + 3);
     BAD(forward, f->c.ld = N + 1, PLAN, "c.ld", N, N + 1);
     BAD(forward, f->d.ld = N + 2, PLAN, "d.ld", N, N + 2);
-    BAD(dgrad, memset(&x->a.shape.row_sizes, 0, sizeof(tegroup_sizes)); x->d.shape.row_sizes = x->a.shape.row_sizes, PLAN, "a.shape.row_sizes.encoding", 1, 0);
+    BAD(dgrad, uniform(&x->a); uniform(&x->d), PLAN, "a.shape.row_sizes.encoding", 1, 0);
     BAD(dgrad, x->a.shape.elements = ROWS * N, PLAN, "a.shape.elements", 0, 1);
     BAD(dgrad, x->a.shape.row_sizes.space = x->d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, PLAN, "a.shape.row_sizes.space",
         TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
@@ -980,7 +988,7 @@ UTEST(status, gather) {
     NOT_NEGATIVE(problem_wgrad, gathered(g)->gather_b.slots, "gather_b.slots");
     BAD(problem, f->gather_b.rows = 5, COMBINATION, "gather_b.rows", 0, 5);
     BAD(problem_dgrad, x->gather_b.rows = 6, COMBINATION, "gather_b.rows", 0, 6);
-    BAD(problem_dgrad, memset(&gathered(x)->a.shape.row_sizes, 0, sizeof(tegroup_sizes)); x->d.shape.row_sizes = x->a.shape.row_sizes, COMBINATION, "gather_a.rows", 0, TOKENS);
+    BAD(problem_dgrad, uniform(&gathered(x)->a); uniform(&x->d), COMBINATION, "gather_a.rows", 0, TOKENS);
     BAD(problem_dgrad, gathered(x)->a.shape.elements = ROWS * N, COMBINATION, "gather_a.rows", 0, TOKENS);
     BAD(problem_wgrad, gathered(g)->b.shape = w.irregular.shape, COMBINATION, "gather_b.rows", 0, ROWS);
     BAD(problem_dgrad, gathered(x)->a.pointers_space = TEGROUP_SPACE_HOST, COMBINATION, "gather_a.rows", 0, TOKENS);
@@ -1759,6 +1767,10 @@ UTEST(status, mlp_calls) {
     BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
     BAD(mlp_forward, w.mlp.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_forward, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_dgrad, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_dgrad, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F64, PLAN, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(mlp_forward, w.mlp.row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
+    BAD(mlp_dgrad, w.mlp.row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(mlp_wgrad, w.mlp.accumulate = 1, PLAN, "accumulate", 0, 1);
     BAD(mlp_forward, w.mlp.out_tail = TEGROUP_TAIL_ZERO, PLAN, "out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
     BAD(mlp_dgrad, w.mlp.dgrad_out_tail = TEGROUP_TAIL_ZERO, PLAN, "dgrad_out_tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
@@ -1795,6 +1807,7 @@ UTEST(status, mlp_calls) {
     BAD(mlp_forward, w.mlp.fc1.weight.pointers = (void *const *)w.mlp.fc1.weight.data, UNSET, "fc1.weight.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(mlp_wgrad, w.mlp.fc2.main_grad.pointers_space = TEGROUP_SPACE_HOST, PLAN, "fc2.main_grad.pointers_space", 0, TEGROUP_SPACE_HOST);
     BAD(mlp_forward, w.mlp.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 1, 0);
+    BAD(mlp_dgrad, w.mlp.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 1, 0);
     BAD(mlp_dgrad, w.mlp.grad_output.shape.snapshot = NULL, NULL_ARGUMENT, "grad_output.shape.snapshot", 1, 0);
     BAD(mlp_forward, memset(w.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", TEGROUP_SNAPSHOT_MAGIC, 0);
     BAD(mlp_forward, w.mlp.workspace = NULL, NULL_ARGUMENT, "workspace", 1, 0);
