@@ -4362,6 +4362,21 @@ static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap 
                      "r"(from), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
+/* Such a box added to the FP32 numbers that are there, by L2. Gives what FADD does, subnormals, infinities and NaN too. */
+static __device__ __forceinline__ void tegroup_impl_tma_add(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
+                                                            int32_t z, bool anywhere, uint64_t origin) {
+    if (anywhere)
+        asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
+                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
+                     "r"((int32_t)(origin >> 35))
+                     : "memory");
+    else
+        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
+                     "r"(from), "r"(x), "r"(y), "r"(z)
+                     : "memory");
+}
 /* What this thread stored since is one group. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -4531,6 +4546,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
@@ -4601,6 +4617,11 @@ struct tegroup_impl_sm90_shape {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
+        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought, before
+         * the sums were done. L2 by itself would add more slowly than C comes. */
+        static constexpr __host__ __device__ bool in_l2(int number) {
+            return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
+        }
     };
     /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
      * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of
@@ -5175,6 +5196,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ uint32_t slab(int group, int which) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
     }
+    template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
+        return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
+    }
     /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
      * the least, and would go on past it. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,
@@ -5413,6 +5437,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
     typedef tegroup_impl_sm90_loader<SHAPE> base;
+    using base::adds_in_l2;
     using base::anywhere;
     using base::at;
     using base::call;
@@ -5453,9 +5478,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
-                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
-                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
-                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
+                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS)) {
+                if (adds_in_l2<WIDE>(i))
+                    tegroup_impl_tma_add(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                                         anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
+                else
+                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                                           anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
+            }
             tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
             tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */
@@ -5469,7 +5499,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
         typedef typename SHAPE::template results<WIDE> results;
         const uint32_t ready = at(&rest->ready[group][number % results::USED]);
         int32_t x, y, z;
-        if (item.beta == 0 || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
+        if (item.beta == 0 || adds_in_l2<WIDE>(number)
+            || !place<WIDE>(group, item, number, TEGROUP_IMPL_C, &x, &y, &z)) {
             tegroup_impl_barrier_arrive(ready);
             return;
         }
@@ -5572,6 +5603,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
     typedef tegroup_impl_sm90_storer<SHAPE> base;
+    using base::adds_in_l2;
     using base::at;
     using base::call;
     using base::ends;
@@ -5817,7 +5849,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
-                    if (TERMS && adds)
+                    if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
                             float old[2];
@@ -6422,6 +6454,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
         call.call.beta = 1;
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    /* Where D's columns end within 16 bytes, TMA does not store them. */
+    call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;

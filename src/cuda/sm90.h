@@ -3,6 +3,7 @@
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
     typedef tegroup_impl_sm90_storer<SHAPE> base;
+    using base::adds_in_l2;
     using base::at;
     using base::call;
     using base::ends;
@@ -248,7 +249,7 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
-                    if (TERMS && adds)
+                    if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
                             float old[2];

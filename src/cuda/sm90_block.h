@@ -86,6 +86,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     __device__ __forceinline__ uint32_t slab(int group, int which) const {
         return slabs + (uint32_t)((group * SHAPE::SLABS + which) * TEGROUP_IMPL_SM90_SLAB);
     }
+    template <bool WIDE> __device__ __forceinline__ bool adds_in_l2(int number) const {
+        return SHAPE::template results<WIDE>::in_l2(number) && call.adds_in_l2;
+    }
     /* Does the slab of `cols` columns from there on in the tile hold the end of D's columns within 16 bytes? TMA stores these at
      * the least, and would go on past it. */
     __device__ __forceinline__ bool ends(const tegroup_impl_sm90_item &item, int32_t line, int32_t col,

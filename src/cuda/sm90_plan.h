@@ -466,6 +466,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
         call.call.beta = 1;
     }
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
+    /* Where D's columns end within 16 bytes, TMA does not store them. */
+    call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;

@@ -39,6 +39,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
@@ -109,6 +110,11 @@ struct tegroup_impl_sm90_shape {
         static constexpr int COLS = WIDE ? 32 : 64, ACROSS = COLS_ / COLS, COUNT = PARTS * ACROSS,
                              USED = COUNT < SLABS ? COUNT : SLABS - (COUNT % SLABS != 0);
         static_assert(COUNT % USED == 0, "every tile begins with the first slab");
+        /* Where C may be added in L2: every second one of the results for which no slab was free, and had C brought, before
+         * the sums were done. L2 by itself would add more slowly than C comes. */
+        static constexpr __host__ __device__ bool in_l2(int number) {
+            return OP == TEGROUP_OP_WGRAD && WIDE && number >= USED && number % 2 == 1;
+        }
     };
     /* With an activation results go by sets of three pieces of 64 lines by 32 columns: two of gates and ups, and what they are
      * activated to. Forward a tile is of gates and ups, half its columns of each where they are halves of D; a gradient's is of

@@ -1074,6 +1074,64 @@ UTEST(sanitize, sm90_tune) {
     }
 }
 
+/* FP32 weight gradients that are added to D, some of whose tiles' parts L2 adds, have the bits of those where C lies elsewhere, which
+ * no L2 adds: of sums and C of all sizes, subnormal, infinite and NaN. */
+UTEST(sanitize, sm90_adds_in_l2) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    const int64_t counts[4] = {300, 20, 17, 640};
+    const uint32_t special[8] = {0, 0x80000000, 1, 0x807fffff, 0x00800000, 0x7f800000, 0xff800000, 0x7fc00000};
+    for (int tiny = 0; tiny < 2; tiny++) {
+        const float alpha = tiny ? 0x1p-125f : 1, one = 1;
+        uint64_t wanted = 0;
+        float *c;
+        product p;
+        memset(&p, 0, sizeof p);
+        p.op = TEGROUP_OP_WGRAD;
+        p.in = TEGROUP_DTYPE_BF16;
+        p.out = TEGROUP_DTYPE_F32;
+        p.groups = 4;
+        p.rows = 1000;
+        p.n = 392;
+        p.k = 520;
+        p.seed = 6;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        product_counts(&p, counts);
+        const size_t bytes = (size_t)p.d_count * 4;
+        uint32_t *bits = (uint32_t *)malloc(bytes);
+        for (int64_t i = 0; i < p.d_count; i++) {
+            const uint32_t r = (uint32_t)(((uint64_t)i * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+            bits[i] = r % 3 == 0 ? special[r / 3 % 8] : tiny ? r & 0x80ffffff : (r & 0x8fffffff) + 0x38000000;
+        }
+        MUST(cudaMalloc((void **)&c, bytes));
+        MUST(cudaMemcpy(c, bits, bytes, cudaMemcpyHostToDevice));
+        p.desc.alpha.data = &alpha;
+        p.desc.alpha.space = TEGROUP_SPACE_HOST;
+        for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+            p.desc.accumulate = !elsewhere;
+            if (elsewhere) {
+                p.desc.c = p.desc.d;
+                p.desc.c.data = c;
+                p.desc.beta.data = &one;
+                p.desc.beta.space = TEGROUP_SPACE_HOST;
+            }
+            ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+            ASSERT_GT(tegroup_impl_sm90_candidates(&p.plan), 1);
+            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++) {
+                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+                if (!elsewhere) MUST(cudaMemcpy(p.desc.d.data, bits, bytes, cudaMemcpyHostToDevice));
+                else MUST(cudaMemset(p.desc.d.data, 0xFF, bytes));
+                ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+                const uint64_t hash = product_hash(&p, NULL);
+                if (wanted == 0) wanted = hash;
+                ASSERT_EQ(wanted, hash);
+            }
+        }
+        MUST(cudaFree(c));
+        free(bits);
+        product_free(&p);
+    }
+}
+
 UTEST(contract, line6_bitwise_deterministic) {
     EACH_BACKEND(b) {
         one_hash(utest_result, b);
