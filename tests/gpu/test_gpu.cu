@@ -1056,8 +1056,11 @@ UTEST(sanitize, sm90_tune) {
         ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         ASSERT_STREQ("flush", p.error.field);
         ASSERT_EQ(0, memcmp(&tuned, &p.plan, sizeof tuned));
-        tune.flush = p.desc.a.data; /* any device memory: it is only read */
-        tune.flush_bytes = (size_t)(p.rows * p.n * 2);
+        void *flush; /* any device memory: it is only read; of one that initcheck knows to be written */
+        tune.flush_bytes = 1 << 20;
+        MUST(cudaMalloc(&flush, tune.flush_bytes));
+        MUST(cudaMemset(flush, 0, tune.flush_bytes));
+        tune.flush = flush;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
         ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan), timed);
@@ -1070,6 +1073,7 @@ UTEST(sanitize, sm90_tune) {
         ASSERT_EQ(want, product_hash(&p, NULL));
         MUST(cudaEventDestroy(begin));
         MUST(cudaEventDestroy(end));
+        MUST(cudaFree(flush));
         product_free(&p);
     }
 }
