@@ -5333,9 +5333,9 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     default: BODY(TEGROUP_ACTIVATION_SILU) break;                                                                      \
     }
 
-/* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
- * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is max(x, 0) - |x| tail(|x|). half: as
- * the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
+ * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
+ * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5345,7 +5345,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_f32(w, half, &density);
         *slope = tegroup_impl_fma_f32(x, density, x > 0 ? (float)1 - s : s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (float)0 : (float)1; return x <= 0 ? (float)0 : x;
+    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (float)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (float)0 : x;
@@ -5396,9 +5396,9 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
     return tegroup_impl_activation_grad_f32(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
- * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is max(x, 0) - |x| tail(|x|). half: as
- * the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
+ * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
+ * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5408,7 +5408,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         s = tegroup_impl_tail_f64(w, half, &density);
         *slope = tegroup_impl_fma_f64(x, density, x > 0 ? (double)1 - s : s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (double)0 : (double)1; return x <= 0 ? (double)0 : x;
+    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (double)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (double)0 : x;

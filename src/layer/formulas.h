@@ -180,9 +180,9 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
     }
 
 /* @each-real */
-/* What an activation multiplies `up` by, and its derivative. x s, s = sigmoid(w), has the derivative s + x s w' (1 - s), and
- * (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is max(x, 0) - |x| tail(|x|). half: as
- * the sigmoid and the tail are told. */
+/* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
+ * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
+ * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -192,7 +192,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = tegroup_impl_fma_FSUF(x, density, x > 0 ? (REAL)1 - s : s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = x <= 0 ? (REAL)0 : (REAL)1; return x <= 0 ? (REAL)0 : x;
+    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (REAL)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
     case TEGROUP_ACTIVATION_RELU_SQUARED:
         w = x <= 0 ? (REAL)0 : x;
