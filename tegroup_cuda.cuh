@@ -4347,35 +4347,27 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory. */
+/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does, subnormals, infinities and
+ * NaN too. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
-                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin) {
-    if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
-                     "r"((int32_t)(origin >> 35))
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
-                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
-                     : "memory");
-}
-/* Such a box added to the FP32 numbers that are there, by L2. Gives what FADD does, subnormals, infinities and NaN too. */
-static __device__ __forceinline__ void tegroup_impl_tma_add(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                            int32_t z, bool anywhere, uint64_t origin) {
-    if (anywhere)
-        asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
-                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
-                     "r"((int32_t)(origin >> 35))
-                     : "memory");
-    else
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
-                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
-                     : "memory");
+                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin,
+                                                              bool adds = false) {
+#define TEGROUP_IMPL_STORE(copy, how)                                                                                  \
+    if (anywhere)                                                                                                      \
+        asm volatile(                                                                                                  \
+            copy ".tensor.5d.global.shared::cta" how ".tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),  \
+            "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))  \
+            : "memory");                                                                                               \
+    else                                                                                                               \
+        asm volatile(copy ".tensor.3d.global.shared::cta" how ".tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), \
+                     "r"(from), "r"(x), "r"(y), "r"(z)                                                                 \
+                     : "memory")
+    if (adds) {
+        TEGROUP_IMPL_STORE("cp.reduce.async.bulk", ".add");
+    } else {
+        TEGROUP_IMPL_STORE("cp.async.bulk", "");
+    }
+#undef TEGROUP_IMPL_STORE
 }
 /* What this thread stored since is one group. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {
@@ -5478,14 +5470,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
             int32_t x, y, z;
             tegroup_impl_barrier_wait(at(&rest->written[group][i % results::USED]), (*rounds + i / results::USED) & 1);
             if (place<WIDE>(group, item, i, TEGROUP_IMPL_D, &x, &y, &z)
-                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS)) {
-                if (adds_in_l2<WIDE>(i))
-                    tegroup_impl_tma_add(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
-                                         anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
-                else
-                    tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
-                                           anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D]);
-            }
+                && !ends(item, i / results::ACROSS * 64, i % results::ACROSS * results::COLS, results::COLS))
+                tegroup_impl_tma_store(&call.map[TEGROUP_IMPL_D], slab(group, i % results::USED), x, y, z,
+                                       anywhere(TEGROUP_IMPL_D), item.origin[TEGROUP_IMPL_D], adds_in_l2<WIDE>(i));
             tegroup_impl_tma_store_commit(); /* one group a slab, also when nothing is stored */
             if (i == 0 || i - 1 + results::USED >= results::COUNT) continue;
             tegroup_impl_tma_store_wait<1>(); /* the slab before this one has gone */

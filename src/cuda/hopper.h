@@ -57,35 +57,27 @@ static __device__ __forceinline__ void tegroup_impl_tma_load(uint32_t to, const 
                      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
                      : "memory");
 }
-/* A box from shared memory. */
+/* A box from shared memory; or, `adds`, L2 adds it to the FP32 numbers that are there, and gives what FADD does, subnormals, infinities and
+ * NaN too. */
 static __device__ __forceinline__ void tegroup_impl_tma_store(const CUtensorMap *map, uint32_t from, int32_t x,
-                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin) {
-    if (anywhere)
-        asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
-                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
-                     "r"((int32_t)(origin >> 35))
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
-                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
-                     : "memory");
-}
-/* Such a box added to the FP32 numbers that are there, by L2. Gives what FADD does, subnormals, infinities and NaN too. */
-static __device__ __forceinline__ void tegroup_impl_tma_add(const CUtensorMap *map, uint32_t from, int32_t x, int32_t y,
-                                                            int32_t z, bool anywhere, uint64_t origin) {
-    if (anywhere)
-        asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
-                     "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)),
-                     "r"((int32_t)(origin >> 35))
-                     : "memory");
-    else
-        asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
-                     "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                     "r"(from), "r"(x), "r"(y), "r"(z)
-                     : "memory");
+                                                              int32_t y, int32_t z, bool anywhere, uint64_t origin,
+                                                              bool adds = false) {
+#define TEGROUP_IMPL_STORE(copy, how)                                                                                  \
+    if (anywhere)                                                                                                      \
+        asm volatile(                                                                                                  \
+            copy ".tensor.5d.global.shared::cta" how ".tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),  \
+            "r"(from), "r"(x), "r"(y), "r"(z), "r"((int32_t)(origin >> 4 & 0x7fffffff)), "r"((int32_t)(origin >> 35))  \
+            : "memory");                                                                                               \
+    else                                                                                                               \
+        asm volatile(copy ".tensor.3d.global.shared::cta" how ".tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map), \
+                     "r"(from), "r"(x), "r"(y), "r"(z)                                                                 \
+                     : "memory")
+    if (adds) {
+        TEGROUP_IMPL_STORE("cp.reduce.async.bulk", ".add");
+    } else {
+        TEGROUP_IMPL_STORE("cp.async.bulk", "");
+    }
+#undef TEGROUP_IMPL_STORE
 }
 /* What this thread stored since is one group. */
 static __device__ __forceinline__ void tegroup_impl_tma_store_commit(void) {

@@ -727,6 +727,32 @@ UTEST(chain, refuses_to_plan) {
     free(k);
 }
 
+/* What an op gives can be addressed in F16, its gradient in the input's F64 cannot. */
+UTEST(chain, gradients_must_be_addressable) {
+    rng r = rng_seed(8012);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    all_kinds_make(k, 1, &r);
+    k->ops[0] = k->ops[1] = k->ops[3]; /* the caller's */
+    k->ops[0].cols = INT64_C(1) << 30;
+    k->ops[1].cols = 1;
+    k->desc.op_count = k->desc.argument_count = 2;
+    memset(k->arguments, 0, sizeof k->arguments);
+    k->desc.input.shape.rows = k->desc.grad_output.shape.rows = INT64_C(1) << 31;
+    k->desc.input.shape.cols = k->desc.grad_output.shape.cols = 1;
+    for (int i = 0; i < 2; i++) {
+        k->arguments[i].op = i;
+        k->arguments[i].out = k->desc.input;
+        k->arguments[i].out.shape.cols = k->ops[i].cols;
+    }
+    k->arguments[0].out.dtype = TEGROUP_DTYPE_F16;
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_ERROR_OVERFLOW);
+    ASSERT_STREQ("input.shape.rows", k->error.field);
+    memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output);
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    problem_release(&k->rows);
+    free(k);
+}
+
 UTEST(chain, keeps_buffers_apart) {
     rng r = rng_seed(8008);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
