@@ -2441,13 +2441,14 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides. */
+ * driver's function that makes tensor maps besides, and how many groups taper (tegroup_impl_sm90_tapering). */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
     TEGROUP_IMPL_PLANNED_SHARED,
     TEGROUP_IMPL_PLANNED_BLOCKS,
-    TEGROUP_IMPL_PLANNED_ENCODE
+    TEGROUP_IMPL_PLANNED_ENCODE,
+    TEGROUP_IMPL_PLANNED_NARROWS
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
@@ -4538,6 +4539,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t narrows;              /* the last groups that have narrow tiles alone */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
@@ -4580,6 +4582,8 @@ struct tegroup_impl_sm90_shape {
      * have blocks fall out of step. */
     static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
+    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
+    static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         if (!NARROWS) return 0;
         const int32_t tiles = (cols + COLS - 1) / COLS, room = (tiles * COLS - cols) / (COLS - NARROW + !NARROWS);
@@ -4634,6 +4638,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128],
         picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
+
+/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between tiles. */
+static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
+    return (int32_t)tegroup_impl_min(cols * (int64_t)steps / 64 + 2, 1 << 28);
+}
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- dealing tiles ---- */
@@ -4702,8 +4711,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         tiles_n = (n + width - 1) / width;
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::FITS
-                || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                                  : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
+                || (SHAPE::OP == TEGROUP_OP_WGRAD
+                        ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                        : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
     }
@@ -4712,6 +4722,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
+    /* Whether all tiles of a group are narrow; what a line of them then has, and of these wide. */
+    __device__ __forceinline__ bool tapers(int32_t g) const {
+        return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
+    }
+    __device__ __forceinline__ int32_t line_of(int32_t g) const {
+        return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : tiles_n;
+    }
+    __device__ __forceinline__ int32_t wide_of(int32_t g) const { return tapers(g) ? 0 : wide; }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
@@ -4744,7 +4762,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n
+        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * line_of(g)
                                                                    : 0; /* a D of more has no room in memory */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
@@ -4787,20 +4805,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             run_end = 0;
         }
         const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
-        const place at(*this, there, run_end);
+        const place at(*this, __shfl_sync(0xffffffffu, group, owner), there, run_end);
         run_begin = run_end;
         run_end = at.alike;
         run_cost = cost(there, at.cols);
         return true;
     }
-    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 256 cycles: wgmma's time or, if that
-     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
-     * come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
+    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
+     * steps for results of two bytes). Operands come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        const int32_t columns = SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols;
-        return (int32_t)tegroup_impl_min(columns * (int64_t)tegroup_impl_max(steps, results) / 64 + 2, 1 << 28);
+        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols,
+                                           (int32_t)tegroup_impl_max(steps, results));
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
@@ -4813,19 +4830,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         int32_t cols;         /* that it has */
         int32_t row;          /* FITS: its first one */
         int32_t alike;        /* the first tile after it that is of other costs, or another group's */
-        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
-            const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
-                          within = local - stripe * walk.tiles_n, height = (int32_t)tegroup_impl_min(8, lines - stripe);
+        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t g, int32_t there, int32_t local) {
+            const int32_t lines = walk.tiles_m(there), tiles_n = walk.line_of(g), wide = walk.wide_of(g),
+                          stripe = local / (8 * tiles_n) * 8, within = local - stripe * tiles_n,
+                          height = (int32_t)tegroup_impl_min(8, lines - stripe);
             if (SHAPE::FITS) {
                 fit(walk, there, lines, stripe, height, within);
                 return;
             }
             line = stripe + within % height;
             column = within / height;
-            cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
-            alike = walk.wide == walk.tiles_n || walk.mixes
-                        ? lines * walk.tiles_n
-                        : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+            cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
+            alike = wide == tiles_n || walk.mixes ? lines * tiles_n
+                                                  : stripe * tiles_n + height * (column < wide ? wide : tiles_n);
         }
         /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
          * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
@@ -4854,10 +4871,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         int32_t local;
         if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
         const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
-        const place at(*this, there, local);
+        const place at(*this, g, there, local);
         item->group = g;
         item->i0 = at.line * SHAPE::TILE_M;
-        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+        item->j0 = at.column * SHAPE::COLS
+                   - (int32_t)tegroup_impl_max(0, at.column - wide_of(g)) * (SHAPE::COLS - SHAPE::NARROW);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
                                                 SHAPE::TILE_M);
         item->cols = at.cols;
@@ -6206,6 +6224,67 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     return first + best;
 }
 
+/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it: round by round, to blocks that have least or about that. */
+static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost) {
+    while (tiles > 0) {
+        int64_t least = load[0];
+        for (int64_t b = 1; b < blocks; b++) least = tegroup_impl_min(least, load[b]);
+        for (int64_t b = 0; b < blocks && tiles > 0; b++)
+            if (load[b] < least + (cost + 1) / 2) load[b] += cost, tiles--;
+    }
+}
+
+/* Groups of as many lines of tiles of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has
+ * most. */
+static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int32_t cols, int32_t k, int64_t blocks,
+                                             int64_t narrows) {
+    typedef tegroup_impl_sm90_turns shape;
+    const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, shape::K), ends = shape::narrow(cols, k),
+                  cost = tegroup_impl_sm90_tile_cost(shape::COLS, steps),
+                  narrow_cost = tegroup_impl_sm90_tile_cost(shape::NARROW, steps);
+    const int64_t wide = tegroup_impl_ceil_div(cols, shape::COLS) - ends,
+                  all = tegroup_impl_ceil_div(cols, shape::NARROW);
+    int64_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0;
+    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * lines * wide, blocks) * cost; /* in turn */
+    for (int64_t g = 0; g < groups; g++) /* in stripes of 8 lines, as tegroup_impl_sm90_walk has it */
+        for (int64_t line = 0, height; line < lines; line += height) {
+            const int tapers = g >= groups - narrows;
+            height = tegroup_impl_min(8, lines - line);
+            if (!tapers) tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost);
+            tegroup_impl_sm90_deal_out(load, blocks, (tapers ? all : ends) * height, narrow_cost);
+        }
+    for (int64_t b = 0; b < blocks; b++) most = tegroup_impl_max(most, load[b]);
+    return most;
+}
+
+/* How many of the last groups have narrow tiles alone. Where all groups have as many lines of tiles the last round of tiles is hardly
+ * ever full: 3,840 are 29 rounds of 132, and 12 tiles that take as long as a round. Narrow ones fill what is missing. A call takes
+ * what the block with most has to do, to within a percent (docs/performance.md, "Even groups"). */
+static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                 int64_t blocks) {
+    typedef tegroup_impl_sm90_turns shape;
+    /* One round of many is nothing, and it should be quick to find out. */
+    const int64_t most_tapering = 8, most_rounds = 64, most_groups = 128;
+    const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
+    const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
+                  most = desc->expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
+    int64_t best = 0, least;
+    if (p->op != TEGROUP_OP_FORWARD || k < shape::DEALT_K || groups > most_groups
+        || (most > 0 && tegroup_impl_ceil_div(most, shape::TILE_M) != lines)
+        || tegroup_impl_mul(groups * lines, tegroup_impl_ceil_div(cols, shape::COLS)) > most_rounds * blocks)
+        return 0;
+    least = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, 0);
+    least -= least / 100; /* for less it is not worth while */
+    for (int64_t narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
+        int64_t span = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, narrows);
+        span += span * 8 * narrows / (100 * groups); /* narrow tiles take longer for what they are */
+        if (span >= least) continue;
+        least = span;
+        best = narrows;
+    }
+    return best;
+}
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -6242,6 +6321,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
     usual = tegroup_impl_sm90_usual(desc, p, first, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
+        (uint64_t)tegroup_impl_sm90_tapering(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
     return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
@@ -6443,6 +6524,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     /* Where D's columns end within 16 bytes, TMA does not store them. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
+        call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
@@ -6463,7 +6546,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                         : tile_n,
                                                &call, error));
     if (forward && tile_n == tegroup_impl_sm90_turns::COLS
-        && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
+        && (call.narrows > 0
+            || tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
             plan, &desc->b, TEGROUP_IMPL_B,
             halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW, 0, &call, error));

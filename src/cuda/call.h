@@ -75,13 +75,14 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides. */
+ * driver's function that makes tensor maps besides, and how many groups taper (tegroup_impl_sm90_tapering). */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
     TEGROUP_IMPL_PLANNED_SHARED,
     TEGROUP_IMPL_PLANNED_BLOCKS,
-    TEGROUP_IMPL_PLANNED_ENCODE
+    TEGROUP_IMPL_PLANNED_ENCODE,
+    TEGROUP_IMPL_PLANNED_NARROWS
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each

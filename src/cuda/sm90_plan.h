@@ -231,6 +231,67 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     return first + best;
 }
 
+/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it: round by round, to blocks that have least or about that. */
+static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost) {
+    while (tiles > 0) {
+        int64_t least = load[0];
+        for (int64_t b = 1; b < blocks; b++) least = tegroup_impl_min(least, load[b]);
+        for (int64_t b = 0; b < blocks && tiles > 0; b++)
+            if (load[b] < least + (cost + 1) / 2) load[b] += cost, tiles--;
+    }
+}
+
+/* Groups of as many lines of tiles of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has
+ * most. */
+static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int32_t cols, int32_t k, int64_t blocks,
+                                             int64_t narrows) {
+    typedef tegroup_impl_sm90_turns shape;
+    const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, shape::K), ends = shape::narrow(cols, k),
+                  cost = tegroup_impl_sm90_tile_cost(shape::COLS, steps),
+                  narrow_cost = tegroup_impl_sm90_tile_cost(shape::NARROW, steps);
+    const int64_t wide = tegroup_impl_ceil_div(cols, shape::COLS) - ends,
+                  all = tegroup_impl_ceil_div(cols, shape::NARROW);
+    int64_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0;
+    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * lines * wide, blocks) * cost; /* in turn */
+    for (int64_t g = 0; g < groups; g++) /* in stripes of 8 lines, as tegroup_impl_sm90_walk has it */
+        for (int64_t line = 0, height; line < lines; line += height) {
+            const int tapers = g >= groups - narrows;
+            height = tegroup_impl_min(8, lines - line);
+            if (!tapers) tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost);
+            tegroup_impl_sm90_deal_out(load, blocks, (tapers ? all : ends) * height, narrow_cost);
+        }
+    for (int64_t b = 0; b < blocks; b++) most = tegroup_impl_max(most, load[b]);
+    return most;
+}
+
+/* How many of the last groups have narrow tiles alone. Where all groups have as many lines of tiles the last round of tiles is hardly
+ * ever full: 3,840 are 29 rounds of 132, and 12 tiles that take as long as a round. Narrow ones fill what is missing. A call takes
+ * what the block with most has to do, to within a percent (docs/performance.md, "Even groups"). */
+static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                 int64_t blocks) {
+    typedef tegroup_impl_sm90_turns shape;
+    /* One round of many is nothing, and it should be quick to find out. */
+    const int64_t most_tapering = 8, most_rounds = 64, most_groups = 128;
+    const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
+    const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
+                  most = desc->expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
+    int64_t best = 0, least;
+    if (p->op != TEGROUP_OP_FORWARD || k < shape::DEALT_K || groups > most_groups
+        || (most > 0 && tegroup_impl_ceil_div(most, shape::TILE_M) != lines)
+        || tegroup_impl_mul(groups * lines, tegroup_impl_ceil_div(cols, shape::COLS)) > most_rounds * blocks)
+        return 0;
+    least = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, 0);
+    least -= least / 100; /* for less it is not worth while */
+    for (int64_t narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
+        int64_t span = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, narrows);
+        span += span * 8 * narrows / (100 * groups); /* narrow tiles take longer for what they are */
+        if (span >= least) continue;
+        least = span;
+        best = narrows;
+    }
+    return best;
+}
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -267,6 +328,8 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
     usual = tegroup_impl_sm90_usual(desc, p, first, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
+        (uint64_t)tegroup_impl_sm90_tapering(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
     return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
@@ -468,6 +531,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     /* Where D's columns end within 16 bytes, TMA does not store them. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
+        call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
@@ -488,7 +553,8 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
                                                         : tile_n,
                                                &call, error));
     if (forward && tile_n == tegroup_impl_sm90_turns::COLS
-        && tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0)
+        && (call.narrows > 0
+            || tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
             plan, &desc->b, TEGROUP_IMPL_B,
             halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW, 0, &call, error));

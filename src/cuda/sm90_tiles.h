@@ -39,6 +39,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t listed[4]; /* [row][col] for each group, in a buffer of its own             */
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
+    int32_t narrows;              /* the last groups that have narrow tiles alone */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
@@ -81,6 +82,8 @@ struct tegroup_impl_sm90_shape {
      * have blocks fall out of step. */
     static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
+    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
+    static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         if (!NARROWS) return 0;
         const int32_t tiles = (cols + COLS - 1) / COLS, room = (tiles * COLS - cols) / (COLS - NARROW + !NARROWS);
@@ -135,6 +138,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128],
         picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
+
+/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between tiles. */
+static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
+    return (int32_t)tegroup_impl_min(cols * (int64_t)steps / 64 + 2, 1 << 28);
+}
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- dealing tiles ---- */
@@ -203,8 +211,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         tiles_n = (n + width - 1) / width;
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::FITS
-                || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                                  : wide < tiles_n && k_of(0) >= SHAPE::DEALT_K);
+                || (SHAPE::OP == TEGROUP_OP_WGRAD
+                        ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                        : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
     }
@@ -213,6 +222,14 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
+    /* Whether all tiles of a group are narrow; what a line of them then has, and of these wide. */
+    __device__ __forceinline__ bool tapers(int32_t g) const {
+        return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
+    }
+    __device__ __forceinline__ int32_t line_of(int32_t g) const {
+        return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : tiles_n;
+    }
+    __device__ __forceinline__ int32_t wide_of(int32_t g) const { return tapers(g) ? 0 : wide; }
     __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
         constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
@@ -245,7 +262,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * tiles_n
+        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * line_of(g)
                                                                    : 0; /* a D of more has no room in memory */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
@@ -288,20 +305,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             run_end = 0;
         }
         const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
-        const place at(*this, there, run_end);
+        const place at(*this, __shfl_sync(0xffffffffu, group, owner), there, run_end);
         run_begin = run_end;
         run_end = at.alike;
         run_cost = cost(there, at.cols);
         return true;
     }
-    /* Of a tile, where k is that of the group, in units of 64 columns and 64 of k, which are 256 cycles: wgmma's time or, if that
-     * is more, the time that its results take to memory (6 units for 64 columns of two bytes); and what is between tiles. Operands
-     * come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
+    /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
+     * steps for results of two bytes). Operands come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        const int32_t columns = SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols;
-        return (int32_t)tegroup_impl_min(columns * (int64_t)tegroup_impl_max(steps, results) / 64 + 2, 1 << 28);
+        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols,
+                                           (int32_t)tegroup_impl_max(steps, results));
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
@@ -314,19 +330,19 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         int32_t cols;         /* that it has */
         int32_t row;          /* FITS: its first one */
         int32_t alike;        /* the first tile after it that is of other costs, or another group's */
-        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t local) {
-            const int32_t lines = walk.tiles_m(there), stripe = local / (8 * walk.tiles_n) * 8,
-                          within = local - stripe * walk.tiles_n, height = (int32_t)tegroup_impl_min(8, lines - stripe);
+        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t g, int32_t there, int32_t local) {
+            const int32_t lines = walk.tiles_m(there), tiles_n = walk.line_of(g), wide = walk.wide_of(g),
+                          stripe = local / (8 * tiles_n) * 8, within = local - stripe * tiles_n,
+                          height = (int32_t)tegroup_impl_min(8, lines - stripe);
             if (SHAPE::FITS) {
                 fit(walk, there, lines, stripe, height, within);
                 return;
             }
             line = stripe + within % height;
             column = within / height;
-            cols = column < walk.wide ? SHAPE::COLS : SHAPE::NARROW;
-            alike = walk.wide == walk.tiles_n || walk.mixes
-                        ? lines * walk.tiles_n
-                        : stripe * walk.tiles_n + height * (column < walk.wide ? walk.wide : walk.tiles_n);
+            cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
+            alike = wide == tiles_n || walk.mixes ? lines * tiles_n
+                                                  : stripe * tiles_n + height * (column < wide ? wide : tiles_n);
         }
         /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
          * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
@@ -355,10 +371,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         int32_t local;
         if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
         const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
-        const place at(*this, there, local);
+        const place at(*this, g, there, local);
         item->group = g;
         item->i0 = at.line * SHAPE::TILE_M;
-        item->j0 = at.column * SHAPE::COLS - (at.column > wide ? SHAPE::COLS - SHAPE::NARROW : 0);
+        item->j0 = at.column * SHAPE::COLS
+                   - (int32_t)tegroup_impl_max(0, at.column - wide_of(g)) * (SHAPE::COLS - SHAPE::NARROW);
         item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
                                                 SHAPE::TILE_M);
         item->cols = at.cols;

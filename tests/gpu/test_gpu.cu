@@ -1136,6 +1136,54 @@ UTEST(sanitize, sm90_adds_in_l2) {
     }
 }
 
+/* Where a plan knows that groups are even, the last ones may have narrow tiles alone. The bits are those of other tiles, also where
+ * groups turn out to be uneven. */
+UTEST(sanitize, sm90_tapers) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    const int64_t counts[4][3] = {{100, 100, 100}, {0, 300, 0}, {171, 0, 129}, {0, 3, 290}}, cols[4] = {384, 392, 576, 968};
+    rng r = rng_seed(3020);
+    for (int i = 0; i < 4; i++) {
+        product p;
+        int64_t disturbed;
+        memset(&p, 0, sizeof p);
+        p.op = TEGROUP_OP_FORWARD;
+        p.in = p.out = halves[i % 2];
+        p.bias = i / 2;
+        p.groups = 3;
+        p.rows = 300;
+        p.n = cols[i];
+        p.k = 2048;
+        p.seed = 12 + (uint64_t)i;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        p.desc.sm_limit = 4; /* so few tiles are rounds, too */
+        p.desc.expected_rows = 300;
+        p.desc.expected_rows_max = 130; /* two lines of tiles, where the others have one */
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        ASSERT_EQ(0u, p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS]);
+        p.desc.expected_rows_max = 100;
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &p.plan, &p.error));
+        for (int32_t row = 0; p.plan.tile_m != 128 || p.plan.tile_n != 192; row++)
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+        const uint64_t planned = p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], narrows[3] = {0, planned, 3};
+        ASSERT_GT(planned, 0u);
+        for (int sizes = 0; sizes < 4; sizes++) {
+            uint64_t wanted = 0;
+            product_counts(&p, counts[sizes]);
+            for (int j = 0; j < 3; j++) {
+                p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = narrows[j];
+                product_poison(&p, NULL);
+                ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+                if (j == 0) wanted = product_hash(&p, NULL);
+                ASSERT_EQ(wanted, product_hash(&p, NULL));
+                const verdict v = product_sample(&p, 500, &r, &disturbed);
+                ASSERT_LE(v.worst, 1);
+                ASSERT_EQ(0, disturbed);
+            }
+        }
+        product_free(&p);
+    }
+}
+
 UTEST(contract, line6_bitwise_deterministic) {
     EACH_BACKEND(b) {
         one_hash(utest_result, b);
