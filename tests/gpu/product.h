@@ -161,11 +161,17 @@ static void product_make(product *p, tegroup_backend backend) {
     p->d_count = wgrad ? p->groups * p->n * p->k : p->rows * dcols;
     MUST(cudaMalloc(&a, (size_t)p->a_count * size_of(p->in) + 1));
     MUST(cudaMalloc(&b, (size_t)p->b_count * size_of(p->in) + 1));
+    /* Kernels that fill them are none that initcheck follows. */
+    MUST(cudaMemset(a, 0, (size_t)p->a_count * size_of(p->in)));
+    MUST(cudaMemset(b, 0, (size_t)p->b_count * size_of(p->in)));
     const size_t d_bytes = (size_t)p->d_count * size_of(p->out);
     MUST(cudaMalloc((void **)&p->d_memory, d_bytes + 2 * GUARD_BYTES));
     MUST(cudaMemset(p->d_memory, GUARD_VALUE, GUARD_BYTES));
     MUST(cudaMemset(p->d_memory + GUARD_BYTES + d_bytes, GUARD_VALUE, GUARD_BYTES));
-    if (p->bias) MUST(cudaMalloc(&bias, (size_t)(p->groups * p->n) * size_of(p->out) + 1));
+    if (p->bias) {
+        MUST(cudaMalloc(&bias, (size_t)(p->groups * p->n) * size_of(p->out) + 1));
+        MUST(cudaMemset(bias, 0, (size_t)(p->groups * p->n) * size_of(p->out)));
+    }
     MUST(cudaMalloc((void **)&p->number, sizeof *p->number));
     const tegroup_space space = has_host_sizes(d) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
     tegroup_tensor shape = product_ragged(p, p->in, acols, NULL, NULL, NULL, space);
