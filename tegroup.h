@@ -572,7 +572,7 @@ typedef struct tegroup_gemm_desc {
                                              offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                             its own, and refuses other addresses then. Lists: not used             */
+                                             its own, and refuses other addresses then; not for lists               */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
                                     are small kernels of their own, and not limited                               */
@@ -586,7 +586,8 @@ typedef struct tegroup_gemm_desc {
                                                documented advice for Hopper and later                             */
     struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
     const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
-    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none   */
+    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
+                                           These and the events are as the workspace: for one call at a time        */
     struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
     int32_t         stream_count;
     int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
@@ -705,7 +706,9 @@ typedef struct tegroup_plan {
     tegroup_problem problem;
     tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
     uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
-                                     backend: within one build, as compilers may fuse a product and a sum    */
+                                     backend: within one build, as compilers may fuse a product and a sum. Of
+                                     CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
+                                     another algorithm, as for shapes that the planned one cannot do         */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
@@ -1263,7 +1266,7 @@ typedef struct tegroup_combine_backward_desc {
 
 /* ==== [17] Functions ==== */
 
-/* Every function is safe to call from several threads at once on different memory. Those that return a status write
+/* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
  * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 
@@ -3158,6 +3161,9 @@ TEGROUP_API const tegroup_quirk *tegroup_quirks(int32_t *count) {
          TEGROUP_QUIRK_REFUSE,
          "has a known fault: where d's columns are not a multiple of 16 bytes, the bytes after them are overwritten",
          "seen with cuBLAS 13.10.0.20 on an H200: tests/gpu/test_gpu.cu, F16, 35 columns in rows of 48"},
+        {TEGROUP_BACKEND_CUBLASLT_GROUPED, 0, TEGROUP_QUIRK_UNFIXED, 100, 110, TEGROUP_QUIRK_GROUP_SCALARS,
+         TEGROUP_QUIRK_REFUSE, "may have a fault: alpha and beta in device memory have met no value test on this GPU",
+         "not run there by tegroup; TransformerEngine passes them"},
     };
     if (count) *count = (int32_t)(sizeof table / sizeof table[0]);
     return table;
@@ -3566,12 +3572,15 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
 
 /* ==== [29] Explain and plan ==== */
 
-/* Backends in order of preference. */
-static inline tegroup_backend tegroup_impl_preference(int32_t i) {
-    static const tegroup_backend order[TEGROUP_BACKEND_COUNT - 1] = {
-        TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_LOOP,
-        TEGROUP_BACKEND_CPU};
-    return order[i];
+/* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
+ * that it must not write (see tegroup_impl_setup_one), and so comes after the one that takes any. */
+static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
+    static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
+        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
+        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
+    return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
 }
 
 /* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
@@ -3656,6 +3665,24 @@ static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const t
     }
 }
 
+/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that one has. */
+static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                  tegroup_backend backend, const tegroup_target *target,
+                                                  int32_t version) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    tegroup_target then = *target;
+    then.cublaslt_version = version;
+    for (i = 0; i < count; i++) {
+        if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+            || desc->ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
+            continue;
+        then.cublaslt_version = quirks[i].cublaslt_below;
+        i = -1; /* another may apply to that one */
+    }
+    return then.cublaslt_version;
+}
+
 /* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
  * here: the target is this machine, so that the handle for it must be there, too. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
@@ -3707,7 +3734,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
                       "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
-                      "is older than the backend needs here", rule->cublaslt_min, target->cublaslt_version);
+                      "is older than the backend needs here",
+                      tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
+                      target->cublaslt_version);
     TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->cublaslt, ERROR_UNSUPPORTED, "cublaslt",
                       "must be the caller's cublasLtHandle_t", 1, 0);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
@@ -3862,7 +3891,10 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
-            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED ? 0 : quirks[i].cublaslt_below;
+            verdict->expected =
+                quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+                    ? 0
+                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
             verdict->got = target->cublaslt_version;
             verdict->quirk = i;
             return;
@@ -3967,71 +3999,75 @@ static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
+static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
+                                                 tegroup_plan *made, tegroup_error *error) {
+    const int here = target == NULL;
     tegroup_problem problem;
     tegroup_target resolved;
-    int32_t i, chosen = 0;
+    int32_t i;
+    memset(made, 0, sizeof *made);
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
-    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(i), &resolved, target == NULL,
+        tegroup_plan plan;
+        tegroup_error why;
+        tegroup_status status;
+        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(&problem, i), &resolved, here,
                              tegroup_impl_plan_threads(desc, &resolved), v);
-        v->chosen = !chosen && v->status == TEGROUP_OK
-                    && (desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == v->backend);
-        if (v->chosen && !target
-            && v->backend != TEGROUP_BACKEND_CPU) { /* what it calls may still fail, or offer nothing */
-            tegroup_plan plan;
-            tegroup_error why;
-            tegroup_status status;
-            memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-            status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, 1, &plan, &why);
-            if (status != TEGROUP_OK) {
-                v->chosen = 0;
-                v->status = status;
-                v->native = why.native;
-                v->field = why.field;
-                v->rule = why.rule;
-                v->expected = why.expected;
-                v->got = why.got;
-                v->workspace_bytes = 0;
-            }
+        if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
+            || (desc->backend != TEGROUP_BACKEND_AUTO && desc->backend != v->backend))
+            continue;
+        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
+        status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
+        v->chosen = status == TEGROUP_OK;
+        if (v->chosen) *made = plan;
+        else { /* what it calls failed, or offers nothing */
+            v->status = status;
+            v->native = why.native;
+            v->field = why.field;
+            v->rule = why.rule;
+            v->expected = why.expected;
+            v->got = why.got;
+            v->workspace_bytes = 0;
         }
-        chosen |= v->chosen;
     }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
+    tegroup_plan plan;
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, said, &plan, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    memcpy(verdicts, said, sizeof said);
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
-    const tegroup_verdict *chosen = NULL, *refused = NULL;
-    tegroup_problem problem;
-    tegroup_target resolved;
+    const tegroup_verdict *refused = NULL;
     tegroup_plan made;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, verdicts, &made, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_explain(desc, target, verdicts, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
-    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-        int asked = desc->backend == TEGROUP_BACKEND_AUTO
-                        ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                        : verdicts[i].backend == desc->backend;
-        if (verdicts[i].chosen) chosen = &verdicts[i];
-        if (asked && (!refused || (verdicts[i].native && !refused->native)))
-            refused = &verdicts[i]; /* a failure first */
-    }
-    if (!chosen) {
+    if (made.backend == TEGROUP_BACKEND_AUTO) {
+        for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+            int asked = desc->backend == TEGROUP_BACKEND_AUTO
+                            ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
+                            : verdicts[i].backend == desc->backend;
+            if (asked && (!refused || (verdicts[i].native && !refused->native)))
+                refused = &verdicts[i]; /* a failure first */
+        }
         (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
         if (error) error->native = refused->native;
         /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
     }
-
-    TEGROUP_IMPL_TRY(tegroup_impl_plan_for(desc, &problem, chosen->backend, &resolved, target == NULL, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }

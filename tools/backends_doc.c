@@ -52,7 +52,7 @@ static const struct feature { uint32_t bit; const char *name, *meaning; } featur
     {TEGROUP_FEATURE_TAIL, "tail", "TEGROUP_TAIL_ZERO and TEGROUP_TAIL_POISON"},
     {TEGROUP_FEATURE_F64, "F64", "TEGROUP_COMPUTE_F64"},
     {TEGROUP_FEATURE_GATHER, "gather", "rows of a, and in a wgrad of b, may be picked by an index: `gather_a`, `gather_b`"},
-    {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to; elsewhere on a GPU it must be 0"},
+    {TEGROUP_FEATURE_SM_LIMIT, "SM limit", "`sm_limit` is kept to by the product's kernel; elsewhere on a GPU it must be 0"},
 };
 enum { FEATURES = sizeof features / sizeof *features };
 
@@ -162,6 +162,7 @@ int main(void) {
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
            "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
+           "Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would give NaN to some.\n"
            "A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for `sm_90a` alone\n"
            "(`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and `TEGROUP_NO_CUBLASLT` do\n"
            "with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out parts of `sm90` and `portable`, and explain names them; the\n"
@@ -185,7 +186,10 @@ int main(void) {
            "at plan time, too, that data will lie at multiples of more bytes: cuBLASLt is then asked for algorithms that may rely on as\n"
            "many of them as the distances of rows and groups keep, and a call with data elsewhere is refused rather than given other bits.\n\n"
            "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and the\n"
-           "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n\n");
+           "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms. That of\n"
+           "`cublaslt_loop` is the one that the library offers for a group of the mean size, so that a row's bits do not follow the rows that\n"
+           "come with it; one for each size of a group, as the library's own callers may keep them, would be faster for some and not do that.\n"
+           "Where data are not aligned to 16 bytes, or a group has a shape that it cannot do, another one runs, whose bits may differ.\n\n");
     print_rules();
     printf("\n## Quirks\n\n"
            "Combinations of library, machine and case that are known to go wrong. `ignore_quirks` with bit q set takes the risk of quirk q.\n\n");

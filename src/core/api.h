@@ -1,6 +1,6 @@
 /* ---- Functions ---- */
 
-/* Every function is safe to call from several threads at once on different memory. Those that return a status write
+/* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
  * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */
 

@@ -93,7 +93,7 @@ typedef struct tegroup_gemm_desc {
                                              offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
                                              Below 16, SM90 and CUBLASLT_GROUPED are not taken.
                                              CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                             its own, and refuses other addresses then. Lists: not used             */
+                                             its own, and refuses other addresses then; not for lists               */
     tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
     int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
                                     are small kernels of their own, and not limited                               */
@@ -107,7 +107,8 @@ typedef struct tegroup_gemm_desc {
                                                documented advice for Hopper and later                             */
     struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
     const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
-    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none   */
+    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
+                                           These and the events are as the workspace: for one call at a time        */
     struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
     int32_t         stream_count;
     int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that

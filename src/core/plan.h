@@ -110,7 +110,9 @@ typedef struct tegroup_plan {
     tegroup_problem problem;
     tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
     uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
-                                     backend: within one build, as compilers may fuse a product and a sum    */
+                                     backend: within one build, as compilers may fuse a product and a sum. Of
+                                     CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
+                                     another algorithm, as for shapes that the planned one cannot do         */
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;

@@ -431,6 +431,11 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
                   bytes = (tegroup_impl_align(room / 4, 4) + 1 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
+    cudaFuncAttributes image;
+    /* asked before the counts are cleared: without kernels for this device nothing is enqueued */
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_status(cudaFuncGetAttributes(&image, (const void *)tegroup_impl_router_sums_kernel), "space",
+                                 "this unit must hold code for the device", error));
     memset(&way, 0, sizeof way);
     way.in = tegroup_impl_cuda_router_access(&desc->logits, is_f64);
     way.histogram = desc->experts <= TEGROUP_IMPL_ROUTER_HISTOGRAM;

@@ -43,7 +43,10 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     s->row_scale_dtype = s->bias_dtype = TEGROUP_DTYPE_UNSET;
     s->tail = TEGROUP_TAIL_KEEP;
     if (!grouped) return;
-    if (cublasLtGetVersion() < 131000) { /* on SM90 one scalar for all */
+    int device, major;
+    MUST(cudaGetDevice(&device));
+    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (major != 9 || cublasLtGetVersion() < 131000) { /* one scalar for all */
         if (s->alpha == SCALARS_EACH) s->alpha = SCALARS_ONE;
         if (s->beta == SCALARS_EACH) s->beta = SCALARS_ONE;
     }

@@ -433,7 +433,7 @@ UTEST(contract, line7_explain_is_the_plan) {
         tegroup_verdict v[TEGROUP_BACKEND_COUNT - 1];
         tegroup_target target = {.struct_size = sizeof target, .sm = sms[rng_int(&r, 0, 6)], .cublaslt_version = versions[rng_int(&r, 0, 4)],
                                  .built = rng_chance(&r, 50) ? 0 : 0xFFFFFFFFu};
-        tegroup_plan plan;
+        tegroup_plan plan = {0};
         tegroup_error error;
         problem p;
         spec s = random_spec(&r, ops[i % 3], 5, 5);
@@ -506,7 +506,7 @@ UTEST(contract, line8_known_bad_combinations) {
         d.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
         tegroup_target target = {.struct_size = sizeof target, .sm = known[i].sm, .cublaslt_version = known[i].inside, .built = 0xFFFFFFFFu};
         tegroup_verdict v[TEGROUP_BACKEND_COUNT - 1], *grouped = NULL;
-        tegroup_plan plan;
+        tegroup_plan plan = {0};
         uint64_t others = ~(UINT64_C(1) << q), all = ~UINT64_C(0);
         for (int step = 0; step < 3; step++) { /* 0: this quirk alone; 1: overridden; 2: outside its versions */
             d.ignore_quirks = step == 1 ? all : others;

@@ -219,6 +219,37 @@ UTEST(explain, where_groups_begin) {
     }
 }
 
+/* Groups with columns of d of their own: cuBLASLt's grouped matmul, which has NaN for some, comes after the kernels that take any, and
+ * is taken where it is named or alone. */
+UTEST(explain, columns_that_the_device_knows) {
+    for (int step = 0; step < 4; step++) {
+        tegroup_target target = target_of(step < 3 ? 90 : 100, 131000, everything);
+        tegroup_verdict v[BACKENDS];
+        tegroup_plan plan;
+        tegroup_gemm_desc d;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.op = TEGROUP_OP_FORWARD;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+        d.a.shape = (tegroup_shape){.groups = 2, .rows = 8, .cols = 64, .row_sizes = {.encoding = TEGROUP_ENCODING_COUNTS, .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE}};
+        d.d.shape = d.a.shape;
+        d.d.shape.col_sizes = d.a.shape.row_sizes;
+        d.d.ld = 64;
+        d.b.shape = (tegroup_shape){.groups = 2, .rows = 64, .cols = 64};
+        d.b.shape.row_sizes = d.a.shape.row_sizes;
+        d.b.shape.rows = 128;
+        if (step == 1) d.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
+        if (step == 2) target.built &= ~(1u << TEGROUP_BACKEND_PORTABLE);
+        ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&d, &target, &plan, NULL));
+        ASSERT_EQ(step == 1 || step == 2 ? TEGROUP_BACKEND_CUBLASLT_GROUPED : TEGROUP_BACKEND_PORTABLE, plan.backend);
+        ASSERT_EQ(TEGROUP_BACKEND_PORTABLE, v[1].backend);
+        ASSERT_EQ(TEGROUP_BACKEND_CUBLASLT_GROUPED, v[2].backend);
+        ASSERT_EQ(TEGROUP_OK, v[2].status);
+    }
+}
+
 /* What runs where for a plain product, written down again from docs and sources: BF16, aligned, nothing special. */
 static int could(tegroup_backend backend, int32_t sm, int32_t version, int device, int device_sizes, int gathered) {
     if (gathered && backend != TEGROUP_BACKEND_SM90 && backend != TEGROUP_BACKEND_CPU) return 0;

@@ -678,8 +678,12 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
     BAD(plan_target, device(grouped, 90, 131000)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
     BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
-    BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130400, 130300);
-    BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130400, 0);
+    BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130801, 130300);
+    BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130801, 0);
+    BAD(plan_target, device(grouped, 90, 130100)->ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
+    BAD(plan_target, device(grouped, 90, 130100)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130100);
+    BAD(plan_target, device(grouped, 103, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
+    BAD(plan_target, device(grouped, 100, 131000)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(grouped, 90, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 90, 131000)->tail = TEGROUP_TAIL_ZERO, UNSUPPORTED, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
     BAD(plan_target, device(grouped, 90, 131000)->a.ld = 7, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
