@@ -319,10 +319,9 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
             verdict->rule = quirks[i].text;
-            verdict->expected =
-                quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-                    ? 0
-                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+                                    ? 0
+                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
             verdict->got = target->cublaslt_version;
             verdict->quirk = i;
             return;
@@ -452,8 +451,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */
-            v->status = status;
+        else { /* what it calls failed, or offers nothing */ v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;

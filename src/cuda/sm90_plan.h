@@ -231,13 +231,19 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     return first + best;
 }
 
-/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it: round by round, to blocks that have least or about that. */
-static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost) {
+/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it, where none costs twice as much as another. */
+static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost, int closely) {
     while (tiles > 0) {
-        int64_t least = load[0];
+        int64_t least = load[0], about = (cost + 1) / 2;
         for (int64_t b = 1; b < blocks; b++) least = tegroup_impl_min(least, load[b]);
+        for (int halved = 0; closely && halved < TEGROUP_IMPL_SM90_HALVED; halved++) {
+            int64_t below = 0;
+            for (int64_t b = 0; b < blocks; b++) below += load[b] < least + about / 2;
+            if (below < tiles) break;
+            about /= 2;
+        }
         for (int64_t b = 0; b < blocks && tiles > 0; b++)
-            if (load[b] < least + (cost + 1) / 2) load[b] += cost, tiles--;
+            if (load[b] < least + about) load[b] += cost, tiles--;
     }
 }
 
@@ -253,13 +259,16 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int3
                   all = tegroup_impl_ceil_div(cols, shape::NARROW);
     int64_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0;
     if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * lines * wide, blocks) * cost; /* in turn */
-    for (int64_t g = 0; g < groups; g++) /* in stripes of 8 lines, as tegroup_impl_sm90_walk has it */
-        for (int64_t line = 0, height; line < lines; line += height) {
-            const int tapers = g >= groups - narrows;
-            height = tegroup_impl_min(8, lines - line);
-            if (!tapers) tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost);
-            tegroup_impl_sm90_deal_out(load, blocks, (tapers ? all : ends) * height, narrow_cost);
-        }
+    for (int64_t g = 0; g < groups; g++) { /* in runs, as tegroup_impl_sm90_walk has them */
+        const int closely = g / 32 == (groups - 1) / 32;
+        if (g >= groups - narrows) tegroup_impl_sm90_deal_out(load, blocks, all * lines, narrow_cost, closely);
+        else
+            for (int64_t line = 0, height; line < lines; line += height) {
+                height = ends == 0 || wide == 0 ? lines : tegroup_impl_min(8, lines - line);
+                tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost, closely);
+                tegroup_impl_sm90_deal_out(load, blocks, ends * height, narrow_cost, closely);
+            }
+    }
     for (int64_t b = 0; b < blocks; b++) most = tegroup_impl_max(most, load[b]);
     return most;
 }

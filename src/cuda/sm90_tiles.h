@@ -23,6 +23,7 @@ enum {
     TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
     TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_HALVED = 2,        /* how often "about the least" is, for tiles that not all blocks can have */
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
     TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
@@ -82,6 +83,8 @@ struct tegroup_impl_sm90_shape {
      * have blocks fall out of step. */
     static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
     static constexpr bool NARROWS = NARROW < COLS;
+    /* Whether tiles may take unlike times. */
+    static constexpr bool DEALS = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
     /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
@@ -141,7 +144,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 
 /* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between tiles. */
 static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
-    return (int32_t)tegroup_impl_min(cols * (int64_t)steps / 64 + 2, 1 << 28);
+    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
 
 #if TEGROUP_IMPL_HOPPER
@@ -153,20 +156,32 @@ static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(i
 struct tegroup_impl_sm90_deal {
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
     int32_t load[EACH]; /* cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
+    int32_t fresh;      /* blocks that have got nothing: these come first, in their order */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    __device__ __forceinline__ tegroup_impl_sm90_deal() {
+    __device__ __forceinline__ tegroup_impl_sm90_deal() : fresh((int32_t)gridDim.x) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) load[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
     }
-    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Returns how many; the
-     * number of this block's, or -1, is `mine`. */
-    __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, int32_t *mine) {
-        int32_t least = load[0], given = 0;
+    /* How many blocks have less than this. */
+    __device__ __forceinline__ int32_t below(int32_t limit) const {
+        int32_t blocks = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) blocks += __popc(__ballot_sync(0xffffffffu, load[i] < limit));
+        return blocks;
+    }
+    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Where that is more blocks than
+     * tiles, and it matters (`closely`), to some that are nearer to the least. Returns how many; the number of this block's, or -1, is
+     * `mine`. */
+    __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, bool closely, int32_t *mine) {
+        int32_t least = load[0], given = 0, about = fresh > 0 ? 1 : (cost + 1) / 2;
 #pragma unroll
         for (int i = 1; i < EACH; i++) least = load[i] < least ? load[i] : least;
         least = __reduce_min_sync(0xffffffffu, least);
-        const int32_t limit = least + (cost + 1) / 2, me = (int32_t)blockIdx.x;
+        for (int halved = 0;
+             closely && fresh <= 0 && halved < TEGROUP_IMPL_SM90_HALVED && below(least + about / 2) >= tiles; halved++)
+            about /= 2;
+        const int32_t limit = least + about, me = (int32_t)blockIdx.x;
         *mine = -1;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -177,7 +192,9 @@ struct tegroup_impl_sm90_deal {
             if (load[i] < INT32_MAX) load[i] += (load[i] < limit && number < tiles ? cost : 0) - least;
             given += __popc(gets);
         }
-        return given < tiles ? given : tiles;
+        given = given < tiles ? given : tiles;
+        fresh -= given;
+        return given;
     }
 };
 
@@ -193,27 +210,33 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     int32_t base;               /* the first of these */
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;                            /* lines, of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide;                /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
-    bool deals;                           /* tiles, since they take unlike times */
-    bool mixes;                           /* narrow tiles with others: a stripe has less than a round of these */
-    int owner;                            /* the lane whose tiles are dealt; -1: none yet */
-    int32_t run_begin, run_end, run_cost; /* of these, the ones at hand, and what each of them costs */
+    int32_t m;                         /* lines, of a weight gradient; else each group has its own */
+    int32_t tiles_n, wide;             /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
+    bool deals;                        /* tiles, since they take unlike times */
+    bool mixes;                        /* narrow tiles with others: a stripe has less than a round of these */
+    int owner;                         /* the lane whose tiles are dealt; -1: none yet */
+    int32_t run_at, run_end, run_cost; /* of these the ones at hand, which are alike, and what each of them costs */
+    int32_t stripe, part;              /* FITS: the lines of tiles and columns of D that they begin with */
+    bool two, later;                   /* FITS: whether there are tiles of two widths, and they are the second */
+    bool ahead;                        /* the first tile dealt to this block was found before */
     tegroup_impl_sm90_deal deal;
 
+    enum { STRIPE = 8, PART = 16 };
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
-        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_begin(0), run_end(0) {
+        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_at(0), run_end(0), stripe(0), part(0),
+          two(false), later(false), ahead(false) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
                       width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
         tiles_n = (n + width - 1) / width;
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::FITS
-                || (SHAPE::OP == TEGROUP_OP_WGRAD
-                        ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                        : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0));
+        deals = SHAPE::DEALS
+                && (SHAPE::FITS
+                    || (SHAPE::OP == TEGROUP_OP_WGRAD
+                            ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                            : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
     }
@@ -238,6 +261,13 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     __device__ __forceinline__ bool idle(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
+    /* Whether an operand may have rows of each group. (Where nothing is dealt there are registers enough, and ptxas does better
+     * without being told.) */
+    static __device__ __forceinline__ constexpr bool starts(int operand) {
+        return !SHAPE::DEALS || operand == TEGROUP_IMPL_A
+               || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
+               || (operand == TEGROUP_IMPL_C && SHAPE::OP != TEGROUP_OP_WGRAD && !SHAPE::FLIPS);
+    }
     /* Rows of a group, in which operands whose snapshots differ meet. */
     __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
                                          bool rows_too) {
@@ -253,7 +283,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         for (int i = 0; i < 4; i++) first_row[i] = 0;
         const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
         int32_t g = from + lane();
-        if (g < desc.a.shape.groups) {
+        if (g < desc.a.shape.groups && (!SHAPE::FITS || tiles_n > 0)) { /* else FITS has runs of nothing */
             if (SHAPE::OP == TEGROUP_OP_WGRAD && deals && order) g = order[g];
             rows = INT32_MAX;
             meet(desc.a, TEGROUP_IMPL_A, g, true);
@@ -262,8 +292,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
             if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
         }
         group = g;
-        tiles = from + lane() < desc.a.shape.groups && !idle(rows) ? tiles_m(rows) * line_of(g)
-                                                                   : 0; /* a D of more has no room in memory */
+        tiles = idle(rows) ? 0 : tiles_m(rows) * line_of(g); /* a D of more has no room in memory */
         sum = tiles;
         for (int step = 1; step < 32; step *= 2) {
             const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
@@ -283,34 +312,95 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         turn += gridDim.x;
         return true;
     }
+    /* The same of tiles that are dealt. Those of the last groups closely: the others even out. */
     __device__ __forceinline__ bool dealt(int *of, int32_t *local) {
         for (;;) {
-            if (run_begin == run_end && !run()) return false;
+            if (run_at == run_end && !run()) return false;
             int32_t number;
-            const int32_t first = run_begin;
-            run_begin += deal.round(run_end - run_begin, run_cost, &number);
+            const int32_t first = run_at;
+            run_at += deal.round(run_end - first, run_cost, base + 32 >= desc.a.shape.groups, &number);
             if (number < 0) continue;
+            if (ahead) {
+                ahead = false;
+                continue;
+            }
             *of = owner;
             *local = first + number;
             return true;
         }
     }
-    /* The next tiles that cost the same. False: there are none. */
+    /* The next tiles that cost the same. False: there are none. Every block finds all runs, and of most has no tile: so hardly anything
+     * is divided on the way. */
     __device__ __forceinline__ bool run() {
-        while (owner < 0 || run_end >= __shfl_sync(0xffffffffu, tiles, owner)) {
-            const uint32_t others = __ballot_sync(0xffffffffu, tiles > 0 && lane() > owner);
+        while (owner < 0 || !run_of_owner()) {
+            const uint32_t others = __ballot_sync(0xffffffffu, !idle(rows) && lane() > owner);
             if (!others && base + 32 >= desc.a.shape.groups) return false;
             if (!others) load(base + 32, 0);
             owner = __ffs((int)others) - 1;
-            run_end = 0;
+            run_end = stripe = part = 0;
+            two = later = false;
         }
-        const int32_t there = __shfl_sync(0xffffffffu, rows, owner);
-        const place at(*this, __shfl_sync(0xffffffffu, group, owner), there, run_end);
-        run_begin = run_end;
-        run_end = at.alike;
-        run_cost = cost(there, at.cols);
         return true;
     }
+    __device__ __forceinline__ bool run_of_owner() {
+        const int32_t there = __shfl_sync(0xffffffffu, rows, owner), lines = tiles_m(there);
+        if (SHAPE::FITS) {
+            if (run_end > 0) { /* past the run at hand */
+                if (!two || later) part += two ? PART : tiles_n;
+                later = two && !later;
+                if (part >= tiles_n) {
+                    part = 0;
+                    stripe += STRIPE;
+                }
+            }
+            if (stripe >= lines) return false;
+            const int32_t high = height(lines, stripe);
+            const fit f(there, lines, stripe, high);
+            two = f.two(high);
+            run_at = run_end;
+            run_end += two ? (later ? high - f.wider : f.wider) * (int32_t)tegroup_impl_min(PART, tiles_n - part)
+                           : high * tiles_n;
+            run_cost = cost(there, f.cols(later || f.wider == 0));
+        } else {
+            const int32_t g = __shfl_sync(0xffffffffu, group, owner), across = line_of(g), wider = wide_of(g);
+            int32_t end = lines * across;
+            bool narrower = wider == 0;
+            if (run_end >= end) return false;
+            run_at = run_end;
+            if (wider > 0 && wider < across && !mixes) {
+                const int32_t begin = run_at / (STRIPE * across) * STRIPE, high = height(lines, begin);
+                end = begin * across + high * wider;
+                narrower = run_at == end;
+                if (narrower) end = (begin + high) * across;
+            }
+            run_end = end;
+            run_cost = cost(there, narrower ? SHAPE::NARROW : SHAPE::COLS);
+        }
+        return true;
+    }
+    /* Of a stripe. */
+    static __device__ __forceinline__ int32_t height(int32_t lines, int32_t stripe) {
+        return (int32_t)tegroup_impl_min(STRIPE, lines - stripe);
+    }
+    /* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, PART
+     * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
+     * are not far. */
+    struct fit {
+        int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
+        int32_t wider;      /* of the stripe's tiles side by side */
+        __device__ __forceinline__ fit(int32_t there, int32_t lines, int32_t stripe, int32_t high) : each(0) {
+            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT;
+#pragma unroll
+            for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * lines; /* fits / lines */
+            more = fits - each * lines;
+            wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, high);
+        }
+        __device__ __forceinline__ bool two(int32_t high) const { return wider > 0 && wider < high; }
+        __device__ __forceinline__ int32_t cols(bool narrower) const {
+            return (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER),
+                                             (each + !narrower) * SHAPE::FIT);
+        }
+    };
     /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
      * steps for results of two bytes). Operands come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
@@ -324,71 +414,47 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
                                                  : (int32_t)desc.b.shape.rows;
     }
-    /* Where a group's tile is: in stripes of 8 lines of tiles, whose operands stay in L2. */
-    struct place {
-        int32_t line, column; /* of tiles; FITS: the column of D, and the one of the group's rows */
-        int32_t cols;         /* that it has */
-        int32_t row;          /* FITS: its first one */
-        int32_t alike;        /* the first tile after it that is of other costs, or another group's */
-        __device__ __forceinline__ place(const tegroup_impl_sm90_walk &walk, int32_t g, int32_t there, int32_t local) {
-            const int32_t lines = walk.tiles_m(there), tiles_n = walk.line_of(g), wide = walk.wide_of(g),
-                          stripe = local / (8 * tiles_n) * 8, within = local - stripe * tiles_n,
-                          height = (int32_t)tegroup_impl_min(8, lines - stripe);
-            if (SHAPE::FITS) {
-                fit(walk, there, lines, stripe, height, within);
-                return;
-            }
-            line = stripe + within % height;
-            column = within / height;
-            cols = column < wide ? SHAPE::COLS : SHAPE::NARROW;
-            alike = wide == tiles_n || walk.mixes ? lines * tiles_n
-                                                  : stripe * tiles_n + height * (column < wide ? wide : tiles_n);
-        }
-        /* As few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, 16
-         * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
-         * are not far. */
-        __device__ __forceinline__ void fit(const tegroup_impl_sm90_walk &walk, int32_t there, int32_t count,
-                                            int32_t stripe, int32_t height, int32_t within) {
-            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT, each = fits / count, more = fits - each * count,
-                          wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, height),
-                          part = wider % height == 0 ? 0 : within / (16 * height) * 16,
-                          lines =
-                              wider % height == 0 ? walk.tiles_n : (int32_t)tegroup_impl_min(16, walk.tiles_n - part),
-                          inside = within - part * height;
-            const bool narrower = inside >= wider * lines;
-            const int32_t number = narrower ? inside - wider * lines : inside,
-                          across = narrower ? height - wider : wider;
-            line = part + number / across;
-            column = stripe + (narrower ? wider : 0) + number % across;
-            row = (column * each + (int32_t)tegroup_impl_min(column, more)) * SHAPE::FIT;
-            cols =
-                (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (each + !narrower) * SHAPE::FIT);
-            alike = stripe * walk.tiles_n + part * height + (narrower ? height : wider) * lines;
-        }
-    };
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        if (!(deals ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        /* The first tile dealt to a block is that of its number: it is found before any is dealt, which takes a while. */
+        const bool early = deals && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
+        if (!(deals && !early ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        if (early) ahead = true;
+        if (deals) turn = -1;
         const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
-        const place at(*this, g, there, local);
+        const int32_t lines = tiles_m(there), across = line_of(g), begin = local / (STRIPE * across) * STRIPE,
+                      within = local - begin * across, high = height(lines, begin);
         item->group = g;
-        item->i0 = at.line * SHAPE::TILE_M;
-        item->j0 = at.column * SHAPE::COLS
-                   - (int32_t)tegroup_impl_max(0, at.column - wide_of(g)) * (SHAPE::COLS - SHAPE::NARROW);
-        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
-                                                SHAPE::TILE_M);
-        item->cols = at.cols;
         item->rows = 0;
         if (SHAPE::FITS) {
-            item->j0 = at.row;
-            item->rows = (int32_t)tegroup_impl_min(there - at.row, at.cols);
+            const fit f(there, lines, begin, high);
+            const int32_t from = f.two(high) ? within / (PART * high) * PART : 0,
+                          columns = f.two(high) ? (int32_t)tegroup_impl_min(PART, across - from) : across,
+                          inside = within - from * high;
+            const bool narrower = inside >= f.wider * columns;
+            const int32_t number = narrower ? inside - f.wider * columns : inside,
+                          beside = narrower ? high - f.wider : f.wider,
+                          line = begin + (narrower ? f.wider : 0) + number % beside;
+            item->i0 = (from + number / beside) * SHAPE::TILE_M;
+            item->j0 = (line * f.each + (int32_t)tegroup_impl_min(line, f.more)) * SHAPE::FIT;
+            item->cols = f.cols(narrower);
+            item->rows = (int32_t)tegroup_impl_min(there - item->j0, item->cols);
+        } else {
+            const int32_t column = within / high, wider = wide_of(g);
+            item->i0 = (begin + within % high) * SHAPE::TILE_M;
+            item->j0 =
+                column * SHAPE::COLS - (int32_t)tegroup_impl_max(0, column - wider) * (SHAPE::COLS - SHAPE::NARROW);
+            item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
         }
+        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
+                                                SHAPE::TILE_M);
         item->k = k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
+#pragma unroll
         for (int i = 0; i < 4; i++) {
-            item->first_row[i] = __shfl_sync(0xffffffffu, first_row[i], of);
+            item->first_row[i] = starts(i) ? __shfl_sync(0xffffffffu, first_row[i], of) : 0;
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* else the list's entries may be anything */
