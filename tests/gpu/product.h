@@ -339,6 +339,7 @@ static verdict product_sample(const product *p, int32_t count, rng *r, int64_t *
     if (p->groups == 0 || (p->op != TEGROUP_OP_WGRAD && p->filled == 0)) count = 0;
     MUST(cudaMalloc((void **)&from, (size_t)count * 8 + 1));
     MUST(cudaMalloc((void **)&to, bytes + 1));
+    MUST(cudaMemset(to, 0, bytes)); /* initcheck does not follow gather */
     for (int32_t s = 0; s < count; s++) {
         int32_t g = s < count / 4 ? p->groups - 1 : (int32_t)rng_int(r, 0, p->groups - 1);
         while (product_lines(p, g) == 0) g = (g + p->groups - 1) % p->groups;

@@ -1143,7 +1143,7 @@ UTEST(sanitize, sm90_adds_in_l2) {
  * groups turn out to be uneven. */
 UTEST(sanitize, sm90_tapers) {
     if (!backend_here(TEGROUP_BACKEND_SM90)) return;
-    const int64_t counts[4][3] = {{100, 100, 100}, {0, 300, 0}, {171, 0, 129}, {0, 3, 290}}, cols[4] = {384, 392, 576, 968};
+    const int64_t counts[4][3] = {{100, 100, 100}, {0, 300, 0}, {171, 0, 129}, {0, 3, 290}}, cols[4] = {384, 520, 576, 1096};
     rng r = rng_seed(3020);
     for (int i = 0; i < 4; i++) {
         product p;
