@@ -50,14 +50,15 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
         if (s->alpha == SCALARS_EACH) s->alpha = SCALARS_ONE;
         if (s->beta == SCALARS_EACH) s->beta = SCALARS_ONE;
     }
-    /* rows of whole 16 bytes: widths and leading dimensions */
-    s->aligned = 1;
-    s->n = multiple_of_8(s->n);
-    s->k = multiple_of_8(s->k);
+    /* rows of whole 16 bytes, and so many of D's columns; what is summed over may be any number of columns, or of D's rows */
+    const int ragged = s->ng != NULL || s->kg != NULL;
+    s->aligned = s->apart = 1;
+    if (ragged || s->op == TEGROUP_OP_FORWARD) s->n = multiple_of_8(s->n);
+    if (ragged || s->op != TEGROUP_OP_FORWARD) s->k = multiple_of_8(s->k);
     s->pad = s->pad > 4 ? 8 : 0;
     if (s->ng != NULL) s->ng = whole_widths(s->ng, s->groups);
     if (s->kg != NULL) s->kg = whole_widths(s->kg, s->groups);
-    if (s->ng != NULL || s->kg != NULL) s->pack = PACK_LD;
+    if (ragged) s->pack = PACK_LD;
 }
 
 static spec spec_for(rng *r, tegroup_op op, int64_t most_rows, int64_t most_width, tegroup_backend backend) {
@@ -544,7 +545,7 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
 typedef struct watch {
     const unsigned char *now, *then;
     int64_t head, gap, bytes; /* [0, head) and [head + gap, bytes) are compared; the workspace lies between */
-    int64_t free_at[4], free_end[4]; /* snapshots and a bias gradient: may be written anywhere */
+    int64_t free_at[5], free_end[5]; /* snapshots and a bias gradient: may be written anywhere */
     int64_t d_at, d_end, ld_bytes, row_bytes; /* ld_bytes 0: all of it may be written */
     const int64_t *start, *rows;
     const tegroup_snapshot_header *header;
@@ -556,7 +557,7 @@ static __global__ void count_changed(const watch w, unsigned long long *changed,
         const int64_t at = i < w.head ? i : i + w.gap;
         if (w.now[at] == w.then[at]) continue;
         int allowed = 0;
-        for (int s = 0; s < 4; s++) allowed |= at >= w.free_at[s] && at < w.free_end[s];
+        for (int s = 0; s < 5; s++) allowed |= at >= w.free_at[s] && at < w.free_end[s];
         if (at >= w.d_at && at < w.d_end) {
             if (w.ld_bytes == 0) allowed = 1;
             else if ((at - w.d_at) % w.ld_bytes < w.row_bytes) {
@@ -590,6 +591,12 @@ static void hostile_sizes(int *utest_result, int b) {
         spec s = spec_for(&r, ops[configuration % 3], 12, 24, backends[b]);
         s.groups = (int32_t)rng_int(&r, 1, 6);
         s.m = random_rows(&r, s.groups, 12, 0);
+        if (configuration % 4 == 3 && backends[b] != TEGROUP_BACKEND_SM90) { /* columns lie, too */
+            s.ng = random_widths(&r, s.groups, s.n);
+            s.kg = random_widths(&r, s.groups, s.k);
+            s.pack = (pack_kind)rng_int(&r, 0, 2);
+            for_backend(&r, &s, backends[b]);
+        }
         s.ng = s.kg = NULL;
         s.lists = 0;
         s.tail_rows = rng_int(&r, 0, 3);
@@ -621,17 +628,16 @@ static void hostile_sizes(int *utest_result, int b) {
         w.bytes = (int64_t)arena_used;
         ASSERT_LE(w.bytes, (int64_t)64 << 20);
         MUST(cudaMemcpy(then, arena, (size_t)w.bytes, cudaMemcpyDeviceToDevice));
-        const grid *grids[] = {&p.a, s.op == TEGROUP_OP_WGRAD ? &p.b : &p.d, s.op == TEGROUP_OP_WGRAD ? &p.a : &p.c};
-        const tegroup_shape *shapes[] = {&desc.a.shape, s.op == TEGROUP_OP_WGRAD ? &desc.b.shape : &desc.d.shape,
-                                         s.op == TEGROUP_OP_WGRAD ? &desc.a.shape : &desc.c.shape};
-        for (int t = 0; t < 3; t++) {
+        const grid *grids[] = {&p.a, &p.b, &p.c, &p.d};
+        const tegroup_tensor *tensors[] = {&desc.a, &desc.b, &desc.c, &desc.d};
+        for (int t = 0; t < 4; t++) {
             if (grids[t]->snapshot == NULL) continue;
             w.free_at[t] = (const unsigned char *)device_of(grids[t]->snapshot) - arena;
             w.free_end[t] = w.free_at[t] + (int64_t)guarded_find(grids[t]->snapshot)->bytes;
         }
         if (s.bias && s.op == TEGROUP_OP_WGRAD) {
-            w.free_at[3] = (unsigned char *)desc.bias.data - arena;
-            w.free_end[3] = w.free_at[3] + (int64_t)guarded_find(p.bias.tensor.data)->bytes;
+            w.free_at[4] = (unsigned char *)desc.bias.data - arena;
+            w.free_end[4] = w.free_at[4] + (int64_t)guarded_find(p.bias.tensor.data)->bytes;
         }
         tegroup_layout layout;
         ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.a.shape, &layout, NULL));
@@ -644,23 +650,29 @@ static void hostile_sizes(int *utest_result, int b) {
         w.groups = s.groups;
         w.d_at = (unsigned char *)desc.d.data - arena;
         w.d_end = w.d_at + (int64_t)guarded_find(p.d.tensor.data)->bytes;
-        if (s.op != TEGROUP_OP_WGRAD) {
+        if (s.op != TEGROUP_OP_WGRAD && s.ng == NULL) {
             w.row_bytes = p.d.tensor.shape.cols * (int64_t)size_of(p.d.dtype);
             w.ld_bytes = p.d.tensor.ld != 0 ? p.d.tensor.ld * (int64_t)size_of(p.d.dtype) : w.row_bytes;
         }
         const unsigned char *lies = (const unsigned char *)device_of(arrays);
         for (int64_t i = 0; i < each; i++) {
-            for (int t = 0; t < 3; t++) {
+            const unsigned char *sizes = lies + (size_t)(i * stride) * 2 * element, *others = sizes + (size_t)stride * element;
+            for (int t = 0; t < 4; t++) {
                 tegroup_prepare_desc prepare;
-                if (grids[t]->snapshot == NULL || (t == 2 && s.op == TEGROUP_OP_WGRAD)) continue;
+                if (grids[t]->snapshot == NULL) continue;
                 memset(&prepare, 0, sizeof prepare);
                 prepare.struct_size = sizeof prepare;
-                prepare.shape = *shapes[t];
-                prepare.shape.row_sizes.data = lies + (size_t)(i * stride) * 2 * element;
-                if (prepare.shape.row_sizes.starts != NULL) prepare.shape.row_sizes.starts = lies + (size_t)(i * stride * 2 + stride) * element;
+                prepare.shape = tensors[t]->shape;
+                prepare.shape.row_sizes.data = sizes;
+                if (prepare.shape.row_sizes.starts != NULL) prepare.shape.row_sizes.starts = others;
+                if (s.ng != NULL) {
+                    prepare.shape.col_sizes.data = others;
+                    if (prepare.shape.offsets != NULL) prepare.shape.offsets = (const int64_t *)sizes;
+                    prepare.ld = tensors[t]->ld;
+                }
                 prepare.space = TEGROUP_SPACE_DEVICE;
-                prepare.snapshot = (void *)shapes[t]->snapshot;
-                prepare.snapshot_bytes = layout.total_bytes;
+                prepare.snapshot = (void *)tensors[t]->shape.snapshot;
+                prepare.snapshot_bytes = guarded_find(grids[t]->snapshot)->bytes;
                 ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&prepare, NULL, NULL));
             }
             ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
