@@ -402,11 +402,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         }
     };
     /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
-     * steps for results of two bytes). Operands come as fast as 64 + cols / 2 columns are multiplied, if that is slower. */
+     * steps for results of two bytes). A step of a tile that fits waits for shared memory: those of 96, 128, 160 and 192 columns take as
+     * long as wgmma would for 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols, 64 + cols / 2) : cols,
+        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
