@@ -4528,6 +4528,7 @@ enum {
     TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
     TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_ENOUGH = 512,      /* steps of all tiles of a group in the mean: for fewer tiles are not dealt */
     TEGROUP_IMPL_SM90_HALVED = 2,        /* how often "about the least" is, for tiles that not all blocks can have */
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
@@ -4651,6 +4652,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
+/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160 and 192
+ * columns take as long as 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
+    return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
+}
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- dealing tiles ---- */
@@ -4739,11 +4745,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::DEALS
                 && (SHAPE::FITS
-                    || (SHAPE::OP == TEGROUP_OP_WGRAD
-                            ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                            : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0)));
+                    || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                      : (wide > 0 && wide < tiles_n && k_of(0) >= SHAPE::DEALT_K)
+                                                            || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
+        /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
+        if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
+            deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)
+                    >= TEGROUP_IMPL_SM90_ENOUGH * tegroup_impl_min(32, desc.a.shape.groups);
     }
     /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
@@ -4907,12 +4917,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         }
     };
     /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
-     * steps for results of two bytes). A step of a tile that fits waits for shared memory: those of 96, 128, 160 and 192 columns take as
-     * long as wgmma would for 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+     * steps for results of two bytes). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4) : cols,
+        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {
@@ -6191,78 +6200,136 @@ static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, dou
 }
 
 /* What the rows of an operation cost on an H200: nanoseconds of a tile for each term of its sums, and terms that its results take
- * as long as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 2,100 products of 4 to 160
- * groups, 4 to 8,192 rows in each, 768 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
+ * as long as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 3,500 products of 4 to 256
+ * groups, 4 to 2,048 rows in each, 192 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
 typedef struct tegroup_impl_sm90_cost {
     double tile_rows, tile_cols; /* rows of D that belong to groups; a weight gradient: its lines */
     double ns, results, tb, us;
 } tegroup_impl_sm90_cost;
 /* Rows by their places among those of their operation. */
-enum { TEGROUP_IMPL_SM90_FITTING = 3, TEGROUP_IMPL_SM90_FEW_ROWS };
+enum { TEGROUP_IMPL_SM90_TURNS, TEGROUP_IMPL_SM90_64X256, TEGROUP_IMPL_SM90_FITTING = 3, TEGROUP_IMPL_SM90_FEW_ROWS };
 enum { TEGROUP_IMPL_SM90_WGRAD_128X192, TEGROUP_IMPL_SM90_WGRAD_128X128, TEGROUP_IMPL_SM90_WGRAD_192X128 };
 static inline const tegroup_impl_sm90_cost *tegroup_impl_sm90_costs(tegroup_op op) {
-    static const tegroup_impl_sm90_cost forward[] = {{128, 192, 9.05, 0, 4.50, 11.7},
-                                                     {64, 256, 7.41, 0, 4.59, 10.4},
-                                                     {128, 256, 12.70, 0, 4.60, 6.9},
-                                                     {192, 128, 9.21, 0, 3.86, 13.4},
-                                                     {64, 128, 4.38, 0, 4.68, 6.0}};
-    static const tegroup_impl_sm90_cost dgrad[] = {{128, 192, 9.09, 0, 4.18, 12.9},
-                                                   {64, 256, 7.59, 0, 4.69, 7.8},
-                                                   {128, 256, 12.36, 0, 3.94, 7.3},
-                                                   {192, 128, 9.25, 0, 4.20, 14.5},
-                                                   {64, 128, 10.28, 0, 4.45, 6.9}};
+    static const tegroup_impl_sm90_cost forward[] = {{128, 192, 7.75, 11, 4.06, 15.2},
+                                                     {64, 256, 5.74, 31, 4.07, 13.5},
+                                                     {128, 256, 10.50, 109, 4.37, 12.0},
+                                                     {192, 128, 7.41, 19, 4.35, 11.7},
+                                                     {64, 128, 3.98, 40, 4.25, 10.6}};
+    static const tegroup_impl_sm90_cost dgrad[] = {{128, 192, 7.90, 0, 4.20, 16.3},
+                                                   {64, 256, 6.55, 43, 4.34, 12.3},
+                                                   {128, 256, 10.53, 105, 4.57, 11.7},
+                                                   {192, 128, 7.28, 9, 4.62, 12.8},
+                                                   {64, 128, 11.76, 212, 4.43, 10.8}};
     static const tegroup_impl_sm90_cost wgrad[] = {
         {128, 192, 8.76, 144, 3.23, 14.9}, {128, 128, 7.20, 143, 5.29, 17.5}, {192, 128, 8.71, 170, 3.62, 6.4}};
     return op == TEGROUP_OP_FORWARD ? forward : op == TEGROUP_OP_DGRAD ? dgrad : wgrad;
 }
 
-/* Groups as a plan expects them: as many rows in the mean; alike, or some much larger than others. */
+/* Groups as a plan expects them: so many, a `parts`-th of them of each of these sizes. */
 typedef struct tegroup_impl_sm90_groups {
-    double count, rows;
+    double count, mean, rows[32];
+    int32_t parts;
     int alike;
 } tegroup_impl_sm90_groups;
 
-/* Tiles of that many rows that hold a group; where groups are not alike they end anywhere in one. */
-static inline double tegroup_impl_sm90_tall(const tegroup_impl_sm90_groups *groups, double tile) {
-    return groups->alike ? ceil(groups->rows / tile) : fmax(1, groups->rows / tile + 0.5);
-}
-/* The rows of these tiles. */
-static inline double tegroup_impl_sm90_filled(const tegroup_impl_sm90_groups *groups, double step) {
-    return groups->alike ? ceil(groups->rows / step) * step : groups->rows + step / 2;
+/* Of the mean and the largest: sizes that fall as a power of their rank, as tokens spread over experts (Zipf's law). */
+static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
+    const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, 32) : 1;
+    tegroup_impl_sm90_groups groups;
+    double low = 0, high = 4; /* the power */
+    groups.count = count;
+    groups.mean = mean;
+    groups.parts = parts;
+    groups.alike = most < 2 * mean + 2;
+    groups.rows[0] = mean;
+    for (int32_t step = 0; parts > 1 && step < 20; step++) {
+        const double power = (low + high) / 2;
+        double sum = 0;
+        for (int32_t i = 0; i < parts; i++) {
+            groups.rows[i] =
+                most * pow((i + 0.5) * count / parts + 0.5, -power); /* the rank in the middle of this part */
+            sum += groups.rows[i];
+        }
+        if (sum > mean * parts) low = power;
+        else high = power;
+    }
+    return groups;
 }
 
-/* Microseconds that a product is expected to take by the i-th row of its operation. Tiles are worked on round by round, while memory
- * is read and written. */
+/* What a group has in the mean: how much of it there is, since some have no rows; tiles; what they are of tiles with all their columns;
+ * runs of tiles that are dealt. */
+typedef struct tegroup_impl_sm90_share {
+    double there, tiles, work, runs;
+} tegroup_impl_sm90_share;
+
+/* Of a weight gradient; a narrow tile counts as `narrow` of its columns. */
+static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p, int32_t i,
+                                                                    double narrow) {
+    const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op)[i];
+    tegroup_impl_sm90_share share = {1, 0, 0, 0};
+    share.tiles = i == TEGROUP_IMPL_SM90_WGRAD_128X192 ? tegroup_impl_sm90_covering(p->n, p->k, narrow)
+                  : i == TEGROUP_IMPL_SM90_WGRAD_192X128
+                      ? tegroup_impl_sm90_covering(p->k, p->n, narrow)
+                      : ceil((double)p->n / cost.tile_rows) * ceil((double)p->k / cost.tile_cols);
+    share.work = share.tiles;
+    return share;
+}
+/* Of a forward product or dgrad: sums of k terms, D's columns n. */
+static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_problem *p,
+                                                                   const tegroup_impl_sm90_groups *groups, int32_t i,
+                                                                   double n, double k, double narrow) {
+    typedef tegroup_impl_sm90_turns turns;
+    typedef tegroup_impl_sm90_fitting fitting;
+    const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op)[i];
+    const int fits = i == TEGROUP_IMPL_SM90_FITTING,
+              portable = i == TEGROUP_IMPL_SM90_FEW_ROWS && p->op == TEGROUP_OP_DGRAD;
+    const double across = ceil(n / cost.tile_cols), part = 1.0 / groups->parts,
+                 narrows = i == TEGROUP_IMPL_SM90_TURNS ? turns::narrow((int32_t)n, (int32_t)fmin(k, INT32_MAX)) : 0;
+    const int deals = fits || (narrows > 0 && narrows < across && k >= turns::DEALT_K);
+    tegroup_impl_sm90_share share = {0, 0, 0, 0};
+    for (int32_t size = 0; size < groups->parts; size++) {
+        const double rows = groups->rows[size], tall = ceil(rows / cost.tile_rows);
+        double each = 1 - narrows / across * (1 - narrow / turns::COLS);
+        if (rows < 0.5) continue;
+        if (fits) { /* as wide as it has rows; in very long sums blocks fall out of step */
+            const double cols =
+                fmax(fitting::fitting(TEGROUP_IMPL_SM90_SMALLER), ceil(rows / tall / fitting::FIT) * fitting::FIT);
+            each = (double)tegroup_impl_sm90_fit_cost((int32_t)cols) / tegroup_impl_sm90_fit_cost(fitting::COLS)
+                   * (p->op == TEGROUP_OP_FORWARD ? 1 + k * 2e-6 : 1);
+        }
+        if (portable) each = (0.875 + fmin(rows / tall, 64) / 64) / 1.875; /* half of the time is rows' */
+        share.there += part;
+        share.tiles += part * tall * across;
+        share.work += part * tall * across * each;
+        if (deals) share.runs += part * ceil(tall / 8) * (!fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
+    }
+    if (share.tiles * k / 64 < TEGROUP_IMPL_SM90_ENOUGH) share.runs = 0;
+    return share;
+}
+
+/* Microseconds that a product is expected to take by the i-th row of its operation: tiles are worked on round by round, while runs of
+ * them are dealt, and memory is read and written. */
 static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups, int32_t i,
                                           int64_t blocks) {
     const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op)[i];
-    const double narrow = tegroup_impl_sm90_turns::NARROW * 7 / 6.0; /* takes longer than its share */
-    const int forward = p->op == TEGROUP_OP_FORWARD;
-    const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n), rows = groups->rows,
-                 megabytes = 2e-6 * groups->count * (n * k + rows * (n + k));
-    double each, tiles;
-    if (p->op == TEGROUP_OP_WGRAD) {
-        each = cost.ns * (tegroup_impl_sm90_filled(groups, 64) + cost.results);
-        tiles = i == TEGROUP_IMPL_SM90_WGRAD_128X192   ? tegroup_impl_sm90_covering(p->n, p->k, narrow)
-                : i == TEGROUP_IMPL_SM90_WGRAD_192X128 ? tegroup_impl_sm90_covering(p->k, p->n, narrow)
-                                                       : ceil(n / cost.tile_rows) * ceil(k / cost.tile_cols);
-    } else {
-        const double tall = tegroup_impl_sm90_tall(groups, cost.tile_rows);
-        each = cost.ns * k;
-        tiles = tall * ceil(n / cost.tile_cols);
-        /* As wide as it has rows. In very long sums blocks fall out of step. */
-        if (i == TEGROUP_IMPL_SM90_FITTING)
-            each *= tegroup_impl_sm90_filled(groups, tegroup_impl_sm90_fitting::FIT) / (tall * cost.tile_rows)
-                    * (1 + k * 1.2e-6);
-        /* PORTABLE's: half of the time is rows', and there are two blocks a multiprocessor. */
-        if (i == TEGROUP_IMPL_SM90_FEW_ROWS && !forward) {
-            each *= (0.875 + fmin(rows, 64) / 64) / 1.875;
-            tiles /= 2;
-        }
-    }
-    const double rounds = groups->count * tiles / (double)blocks,
-                 sums = (rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5) * each * 1e-3, memory = megabytes / cost.tb;
-    return cbrt(sums * sums * sums + memory * memory * memory) + cost.us;
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD,
+              portable = p->op == TEGROUP_OP_DGRAD && i == TEGROUP_IMPL_SM90_FEW_ROWS;
+    const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
+                 narrow = tegroup_impl_sm90_turns::NARROW * 7 / 6.0, /* takes longer than its share */
+        terms = !wgrad          ? k
+                : groups->alike ? ceil(groups->mean / 64) * 64
+                                : groups->mean + 32;
+    const tegroup_impl_sm90_share share =
+        wgrad ? tegroup_impl_sm90_wgrad_share(p, i, narrow) : tegroup_impl_sm90_rows_share(p, groups, i, n, k, narrow);
+    /* PORTABLE's has two blocks a multiprocessor, and memory waits for the ends of its short sums. */
+    const double rounds = groups->count * share.tiles / (double)(portable ? 2 * blocks : blocks),
+                 whole = rounds < 8 ? ceil(rounds - 0.02) : rounds + 0.5,
+                 sums =
+                     whole * (share.tiles > 0 ? share.work / share.tiles : 0) * cost.ns * (terms + cost.results) * 1e-3,
+                 dealing = share.runs > 0 ? 0.55 * (groups->count * share.runs + rounds) : 0,
+                 memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / cost.tb
+                          * (portable ? 1 + 65 / k : 1);
+    return cbrt(sums * sums * sums + dealing * dealing * dealing + memory * memory * memory) + cost.us;
 }
 
 /* Which of an operation's rows, the first of which is `first`, is expected to be the fastest. Where C is added to a weight gradient, or
@@ -6273,7 +6340,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->expected_rows_max;
     const int flips = tegroup_impl_sm90_flips(p);
-    const tegroup_impl_sm90_groups groups = {(double)count, (double)average, most / 2 <= average};
+    const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect((double)count, (double)average, (double)most);
     int32_t rows_count, best = 0;
     const tegroup_impl_sm90_row *rows = tegroup_impl_sm90_rows(&rows_count) + first;
     if (p->op == TEGROUP_OP_WGRAD && !flips) {
@@ -6285,10 +6352,12 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                       ? TEGROUP_IMPL_SM90_WGRAD_128X128
                       : TEGROUP_IMPL_SM90_WGRAD_128X192);
     }
-    /* Where one of many small groups has most of the rows, its weights are read once. */
-    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2
-        && (double)p->n * (double)p->k >= 8e6)
-        return first + TEGROUP_IMPL_SM90_FITTING;
+    /* Where one of many small groups has most of the rows, few of the others have any. */
+    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2)
+        return first
+               + ((double)p->n * (double)p->k >= 8e6 ? TEGROUP_IMPL_SM90_FITTING
+                  : p->op == TEGROUP_OP_FORWARD      ? TEGROUP_IMPL_SM90_FEW_ROWS
+                                                     : TEGROUP_IMPL_SM90_64X256);
     for (int32_t i = 1; first + i < rows_count && rows[i].op == (int32_t)p->op; i++)
         if (tegroup_impl_sm90_runs(p, &rows[i])
             && tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks))

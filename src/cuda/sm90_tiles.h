@@ -23,6 +23,7 @@ enum {
     TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
     TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_ENOUGH = 512,      /* steps of all tiles of a group in the mean: for fewer tiles are not dealt */
     TEGROUP_IMPL_SM90_HALVED = 2,        /* how often "about the least" is, for tiles that not all blocks can have */
     TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
@@ -146,6 +147,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
 static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
+/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160 and 192
+ * columns take as long as 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
+    return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
+}
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- dealing tiles ---- */
@@ -234,11 +240,15 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
         deals = SHAPE::DEALS
                 && (SHAPE::FITS
-                    || (SHAPE::OP == TEGROUP_OP_WGRAD
-                            ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                            : (wide < tiles_n && k_of(0) >= SHAPE::DEALT_K) || (SHAPE::TAPERS && call.narrows > 0)));
+                    || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                                                      : (wide > 0 && wide < tiles_n && k_of(0) >= SHAPE::DEALT_K)
+                                                            || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         load(0, 0);
+        /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
+        if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
+            deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)
+                    >= TEGROUP_IMPL_SM90_ENOUGH * tegroup_impl_min(32, desc.a.shape.groups);
     }
     /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
@@ -402,12 +412,11 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         }
     };
     /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
-     * steps for results of two bytes). A step of a tile that fits waits for shared memory: those of 96, 128, 160 and 192 columns take as
-     * long as wgmma would for 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+     * steps for results of two bytes). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
         const int32_t steps = (k_of(there) + SHAPE::K - 1) / SHAPE::K,
                       results = (desc.d.dtype == TEGROUP_DTYPE_F32 ? 12 : 6) * (call.has_c ? 2 : 1);
-        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4) : cols,
+        return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
     __device__ __forceinline__ int32_t k_of(int32_t there) const {

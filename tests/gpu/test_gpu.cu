@@ -933,9 +933,9 @@ UTEST(contract, line6_sm90_tiles_agree) {
         p.seed = rng_next(&r);
         for (int g = 0; g < 6; g++) counts[g] = rng_chance(&r, 20) ? 0 : rng_int(&r, 0, 250);
         if (i % 4 == 0) { /* many tiles of a group, and of its columns: stripes and their parts */
-            p.n = 8 * rng_int(&r, 200, 350);
-            p.k = 8 * rng_int(&r, 200, 350);
-            counts[2] = rng_int(&r, 250, 3000);
+            p.n = 8 * rng_int(&r, 250, 350);
+            p.k = 8 * rng_int(&r, 250, 350);
+            counts[2] = rng_int(&r, 1500, 3000); /* enough to be dealt */
         }
         product_make(&p, TEGROUP_BACKEND_SM90);
         product_counts(&p, counts);
@@ -1151,6 +1151,43 @@ UTEST(sanitize, sm90_adds_in_l2) {
     }
 }
 
+/* Few tiles, whose sums are long enough for dealing them: of two widths, and narrow ones with others. */
+UTEST(sanitize, sm90_deals) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    const int64_t counts[3][2] = {{300, 40}, {0, 340}, {339, 1}};
+    rng r = rng_seed(3021);
+    for (int i = 0; i < 4; i++) {
+        product p;
+        int64_t disturbed;
+        memset(&p, 0, sizeof p);
+        p.op = ops[i % 2];
+        p.in = p.out = halves[i / 2];
+        p.groups = 2;
+        p.rows = 340;
+        p.n = i % 2 ? 6144 : 448;
+        p.k = i % 2 ? 448 : 6144;
+        p.seed = 30 + (uint64_t)i;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        p.desc.sm_limit = 4; /* so few tiles are rounds, too */
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        for (int sizes = 0; sizes < 3; sizes++) {
+            uint64_t wanted = 0;
+            product_counts(&p, counts[sizes]);
+            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++) {
+                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+                product_poison(&p, NULL);
+                ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+                if (row == 0) wanted = product_hash(&p, NULL);
+                ASSERT_EQ(wanted, product_hash(&p, NULL));
+                const verdict v = product_sample(&p, 500, &r, &disturbed);
+                ASSERT_LE(v.worst, 1);
+                ASSERT_EQ(0, disturbed);
+            }
+        }
+        product_free(&p);
+    }
+}
+
 /* Where a plan knows that groups are even, the last ones may have narrow tiles alone. The bits are those of other tiles, also where
  * groups turn out to be uneven. */
 UTEST(sanitize, sm90_tapers) {
@@ -1167,7 +1204,7 @@ UTEST(sanitize, sm90_tapers) {
         p.groups = 3;
         p.rows = 300;
         p.n = cols[i];
-        p.k = 2048;
+        p.k = i == 0 ? 16384 : 2048; /* tiles are dealt, and go round in turn */
         p.seed = 12 + (uint64_t)i;
         product_make(&p, TEGROUP_BACKEND_SM90);
         p.desc.sm_limit = 4; /* so few tiles are rounds, too */
