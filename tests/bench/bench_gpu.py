@@ -45,7 +45,7 @@ import tegroup_ctypes as tg
 
 FLUSH_BYTES = 256 << 20
 CUBLAS_WORKSPACE_BYTES = 32 << 20
-HOST_CALLS = 10000
+HOST_CALLS, HOST_TURNS = 10000, 20
 
 
 # ---- measuring ----
@@ -425,16 +425,20 @@ def kernels_of(call, stream, first=False):
     return sizes
 
 
-def host_times(device, lt, tegroup, helper):
-    """Microseconds of the host for a call on tiny groups."""
+def host_times(device, lt, tegroup, helper, rng):
+    """Microseconds of the host for a call on tiny groups. A call and what is taken off it take turns: a host has slower minutes, too."""
     out = []
 
-    def timed(function, *arguments):
-        us = (c_float * HOST_CALLS)()
-        code = function(*arguments, HOST_CALLS, us)
-        if code:
-            raise cublaslt.Refused(f"a timed call returned {code}")
-        return tables.spread(us)
+    def timed(calls):
+        """calls: functions of the helper, each with its arguments but the last two."""
+        us, each = [(c_float * HOST_CALLS)() for _ in calls], HOST_CALLS // HOST_TURNS
+        for turn in range(HOST_TURNS):
+            for i in rng.sample(range(len(calls)), len(calls)):
+                function, *arguments = calls[i]
+                code = function(*arguments, each, byref(us[i], 4 * turn * each))
+                if code:
+                    raise cublaslt.Refused(f"a timed call returned {code}")
+        return [tables.spread(times) for times in us]
 
     for groups in (32, 128):
         problem = dict(op="forward", E=groups, T=4 * groups, N=128, K=128, sizes=[4] * groups)
@@ -445,20 +449,22 @@ def host_times(device, lt, tegroup, helper):
             try:
                 call = tegroup.call(o, backend)
                 plan, desc, stream, error = call.arguments
-                us = timed(helper.host_gemm, ctypes.cast(tegroup.lib.raw.tegroup_gemm, c_void_p), byref(plan), byref(desc), c_void_p(stream), byref(error))
+                calls = [(helper.host_gemm, ctypes.cast(tegroup.lib.raw.tegroup_gemm, c_void_p), byref(plan), byref(desc), c_void_p(stream), byref(error))]
                 grouped = backend == tg.TEGROUP_BACKEND_CUBLASLT_GROUPED
-                sizes, minus, what = kernels_of(call, device.raw, first=grouped), None, ""  # what comes after the set-up is cublasLtMatmul's
+                sizes = kernels_of(call, device.raw, first=grouped)  # what comes after the set-up is cublasLtMatmul's
+                calls.append((helper.host_empty, (c_int * len(sizes))(*sizes), len(sizes), c_void_p(stream)))
+                what = f"{len(sizes)} empty kernel{'s' * (len(sizes) != 1)} of {'+'.join(map(str, sizes))} bytes"
                 if grouped:
                     by_hand = cublaslt.Grouped(lt, device.torch, problem, o.a, o.b, o.d, o.workspace, device.raw)
                     *pointers, bytes_, _ = by_hand.arguments_of(0)
                     values = (c_void_p * 14)(*(a.value if isinstance(a, c_void_p) else a for a in pointers))
-                    minus, what = timed(helper.host_matmul, ctypes.cast(lt.matmul, c_void_p), values, c_size_t(bytes_), c_void_p(stream)), "cublasLtMatmul and "
-                empty = timed(helper.host_empty, (c_int * len(sizes))(*sizes), len(sizes), c_void_p(stream))
-                minus = {k: v + minus[k] for k, v in empty.items()} if minus else empty
-                what += f"{len(sizes)} empty kernel{'s' * (len(sizes) != 1)} of {'+'.join(map(str, sizes))} bytes"
+                    calls.append((helper.host_matmul, ctypes.cast(lt.matmul, c_void_p), values, c_size_t(bytes_), c_void_p(stream)))
+                    what = "cublasLtMatmul and " + what
+                us, *others = timed(calls)
             except (cublaslt.Refused, tg.Refused, RuntimeError) as refusal:
                 print(f"host time of {tegroup.name(backend)}, {groups} groups: {str(refusal).splitlines()[0]}", file=sys.stderr)
                 continue
+            minus = {k: sum(other[k] for other in others) for k in us}
             out.append(dict(contestant=tegroup.name(backend), E=groups, us=us, minus=what, minus_us=minus, net_us=us["median"] - minus["median"]))
     return out
 
@@ -484,7 +490,7 @@ def run(options, known):
     print(f"{machine}\ncublaslt loaded: {' '.join(loaded)}\nrates: {result['runs'][0]['rates']}", flush=True)
     done = {tables.key(p) for p in known["problems"]}
     if not known["host"]:
-        result["host"] = host_times(device, lt, tegroup, helper)
+        result["host"] = host_times(device, lt, tegroup, helper, rng)
     left = [p for p in options.problems if tables.key(p) not in done]
     while left and time.monotonic() - begin < options.seconds:
         problem = left.pop(0)
