@@ -278,12 +278,17 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                       ? TEGROUP_IMPL_SM90_WGRAD_128X128
                       : TEGROUP_IMPL_SM90_WGRAD_128X192);
     }
-    /* Where one of many small groups has most of the rows, few of the others have any. */
-    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2)
+    /* Where one of many small groups has most of the rows, how many of the others have any is not known: tiles for few rows; tiles that
+     * fit where one of them has all of the largest group's rows, and long weights, or they are very many (measured: docs/performance.md,
+     * "Which tile"). */
+    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2) {
+        const int forward = p->op == TEGROUP_OP_FORWARD,
+                  one = most > 128 && most <= tegroup_impl_sm90_fitting::COLS && (double)p->n * (double)p->k >= 2e7;
         return first
-               + ((double)p->n * (double)p->k >= 8e6 ? TEGROUP_IMPL_SM90_FITTING
-                  : p->op == TEGROUP_OP_FORWARD      ? TEGROUP_IMPL_SM90_FEW_ROWS
-                                                     : TEGROUP_IMPL_SM90_64X256);
+               + (one || most >= (forward ? 1000 : 640) ? TEGROUP_IMPL_SM90_FITTING
+                  : forward                             ? TEGROUP_IMPL_SM90_FEW_ROWS
+                                                        : TEGROUP_IMPL_SM90_64X256);
+    }
     for (int32_t i = 1; first + i < rows_count && rows[i].op == (int32_t)p->op; i++)
         if (tegroup_impl_sm90_runs(p, &rows[i])
             && tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks))
