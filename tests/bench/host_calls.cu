@@ -58,29 +58,27 @@ extern "C" int host_empty(const int *bytes, int kernels, cudaStream_t stream, in
     });
 }
 
-/* `count` pieces of memory, of `each` times 16 bytes. What they hold is of no consequence, but the compiler cannot know. */
-static __global__ void __launch_bounds__(512) read_kernel(const uint4 *const *pieces, size_t count, size_t each, uint32_t *never) {
-    constexpr int UNDER_WAY = 8;
-    const size_t step = (size_t)gridDim.x * blockDim.x, total = count * each;
+/* Pieces of memory, of `each` times 16 bytes. A block reads 32 KB and is gone: blocks that stay and stride, or work out which piece is
+ * theirs at every load, read 75 MB in 20.3 and 22.5 us of an H200 where these take 20.0 and TMA 19.9. What they hold is of no
+ * consequence, but the compiler cannot know. */
+enum { READ_THREADS = 512, READ_UNDER_WAY = 4 };
+static __global__ void __launch_bounds__(READ_THREADS) read_kernel(const uint4 *const *pieces, size_t each, uint32_t *never) {
+    const uint4 *piece = pieces[blockIdx.y];
+    const size_t first = (size_t)blockIdx.x * READ_THREADS * READ_UNDER_WAY + threadIdx.x;
+    uint4 v[READ_UNDER_WAY];
     uint32_t seen = 0;
-    for (size_t first = (size_t)blockIdx.x * blockDim.x + threadIdx.x; first < total; first += UNDER_WAY * step) {
-        uint4 v[UNDER_WAY];
 #pragma unroll
-        for (int i = 0; i < UNDER_WAY; i++) {
-            const size_t at = first + i * step;
-            v[i] = at < total ? __ldcs(pieces[at / each] + at % each) : make_uint4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (int i = 0; i < UNDER_WAY; i++) seen ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
+    for (int i = 0; i < READ_UNDER_WAY; i++) {
+        const size_t at = first + i * READ_THREADS;
+        v[i] = at < each ? __ldcs(piece + at) : make_uint4(0, 0, 0, 0);
     }
+#pragma unroll
+    for (int i = 0; i < READ_UNDER_WAY; i++) seen ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
     if (seen == 0x9e3779b9u && never) *never = seen;
 }
 /* Enqueues it; pieces: in device memory, `bytes` a multiple of 16. */
 extern "C" int host_read(const void *const *pieces, size_t count, size_t bytes, cudaStream_t stream) {
-    int device = 0, processors = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (code == cudaSuccess) code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (code != cudaSuccess) return (int)code;
-    read_kernel<<<2 * processors, 512, 0, stream>>>((const uint4 *const *)pieces, count, bytes / 16, nullptr);
+    const size_t each = bytes / 16, block = READ_THREADS * READ_UNDER_WAY;
+    read_kernel<<<dim3((unsigned)((each + block - 1) / block), (unsigned)count), READ_THREADS, 0, stream>>>((const uint4 *const *)pieces, each, nullptr);
     return (int)cudaGetLastError();
 }
