@@ -105,7 +105,7 @@ class Results:
         times = {BEST: self.us(key, BEST)}
         if key[1] != "wgrad32":  # torch has no such product
             times[TORCH] = self.us(key, TORCH)
-        if tables.median(self.problem(key), FIRST):
+        if FIRST not in self.problem(key)["refused"]:
             times[FIRST] = self.us(key, FIRST)
         for peer, ratio in self.peers.get(key, []):
             if peer == "DeepGEMM masked":
