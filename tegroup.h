@@ -329,9 +329,9 @@ typedef struct tegroup_tensor {
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
                                              that a call does not work on (no rows; skipped) it may be NULL, but not of
-                                             those whose weight gradient is overwritten, with zeros where they
-                                             have no rows. The list is an input: nothing that a call writes may
-                                             overlap it                                                       */
+                                             those whose weight gradient is written where they have no rows, with
+                                             zeros or beta * c (accumulate leaves it alone). The list is an input:
+                                             nothing that a call writes may overlap it                        */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */
@@ -367,7 +367,7 @@ typedef struct tegroup_matrix {
 /* Bits of tegroup_snapshot_header.status. */
 #define TEGROUP_SNAPSHOT_NEGATIVE  1u  /* a size below 0 (other than a count of -1) or offsets that fall: taken as 0  */
 #define TEGROUP_SNAPSHOT_CAPACITY  2u  /* a group reaches past the buffer: cut at its end                             */
-#define TEGROUP_SNAPSHOT_OVERLAP   4u  /* two groups share rows or elements: the one that starts first is cut short   */
+#define TEGROUP_SNAPSHOT_OVERLAP   4u  /* two groups share rows or elements, or one is longer than the stride: cut    */
 #define TEGROUP_SNAPSHOT_START     8u  /* offsets[0] is not 0, or a start is negative: group dropped or rows unowned  */
 #define TEGROUP_SNAPSHOT_COLS     16u  /* a column count outside 0 .. cols: clamped                                   */
 #define TEGROUP_SNAPSHOT_ELEMENTS 32u  /* a group's elements do not fit the buffer: dropped                           */
@@ -713,7 +713,7 @@ typedef struct tegroup_plan {
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
-    int32_t         hypothetical; /* 1: made for a target whose backend this build lacks: good for sizes only */
+    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
@@ -1468,6 +1468,18 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #define TEGROUP_IMPL_HD static inline
 #endif
 
+/* A caller's elements by their bits. His arrays may have any type of their size (float, _Float16, long long), and a compiler that sees
+ * both may take it that a uint32_t is never a float. */
+#if defined(__GNUC__) || defined(__clang__)
+#define TEGROUP_IMPL_ANY __attribute__((may_alias))
+#else
+#define TEGROUP_IMPL_ANY
+#endif
+typedef uint16_t TEGROUP_IMPL_ANY tegroup_impl_any16;
+typedef uint32_t TEGROUP_IMPL_ANY tegroup_impl_any32;
+typedef uint64_t TEGROUP_IMPL_ANY tegroup_impl_any64;
+#undef TEGROUP_IMPL_ANY
+
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
                                                const char *rule, int64_t expected, int64_t got) {
@@ -1671,9 +1683,9 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
     return (uint16_t)(sign | (kept + (rest > half || (rest == half && (kept & 1u)))));
 }
 
-/* Round to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
-TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
-    uint64_t u, magnitude, kept;
+/* Round to nearest, or to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
+TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
+    uint64_t u, magnitude, kept, rest, half;
     uint32_t sign;
     int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
     memcpy(&u, &x, sizeof u);
@@ -1683,12 +1695,26 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
     if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
         return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu)
                                         | (magnitude << 12 ? 0x400000u : 0u));
-    if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
+    if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | (to_odd ? 0x7f7fffffu : 0x7f800000u));
     kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
     if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
-    u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
-    return tegroup_impl_f32_of_bits(
-        sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
+    rest = kept & ((1ull << lost) - 1);
+    half = 1ull << (lost - 1);
+    kept >>= lost;
+    kept = to_odd ? kept | (rest != 0) : kept + (rest > half || (rest == half && (kept & 1)));
+    /* a leading 1, and what rounding carries, go to the exponent */
+    kept += (uint64_t)(tegroup_impl_max(1, exponent) - 1) << 23;
+    return tegroup_impl_f32_of_bits(sign | (uint32_t)kept);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
+TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
+
+/* Exact. Where the processor takes subnormal operands for zeros, as -ffast-math has it do, their integers are none. */
+TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
+    const double unit = 1.0 / ((double)(1ull << 50) * (double)(1ull << 50) * (double)(1ull << 49)); /* 2^-149 */
+    if (magnitude == 0 || magnitude >= 0x800000u) return (double)x;
+    return (double)(int32_t)magnitude * (u >> 31 ? -unit : unit);
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
@@ -1699,42 +1725,43 @@ TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
-    case TEGROUP_DTYPE_F32: return (double)((const float *)data)[i];
-    case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
-    default: return (double)tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    case TEGROUP_DTYPE_F32: return tegroup_impl_f64_of_f32(((const float *)data)[i]);
+    case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
     }
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = x; break;
-    case TEGROUP_DTYPE_F32: ((float *)data)[i] = (float)x; break;
-    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
-    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    case TEGROUP_DTYPE_F32: ((float *)data)[i] = tegroup_impl_f32_of_f64(x); break;
+    case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
     }
 }
 
 TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: return (float)((const double *)data)[i];
+    case TEGROUP_DTYPE_F64: return tegroup_impl_f32_of_f64(((const double *)data)[i]);
     case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
-    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
-    default: return tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
     }
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: ((double *)data)[i] = (double)x; break;
+    case TEGROUP_DTYPE_F64: ((double *)data)[i] = tegroup_impl_f64_of_f32(x); break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
-    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(x); break;
-    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(x); break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
     }
 }
 
 /* Sizes and offsets: I32 or I64. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *data, int64_t i) {
-    return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+    return dtype == TEGROUP_DTYPE_I32 ? (int64_t)(int32_t)((const tegroup_impl_any32 *)data)[i]
+                                      : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
 /* ==== [21] Scale layouts ==== */
@@ -2106,7 +2133,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
         end = tegroup_impl_max(0, view.offset[g]);
-        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_mul(rows - 1, ld) + cols);
+        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_add(tegroup_impl_mul(rows - 1, ld), cols));
         TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
                           "must keep each group within shape.elements", t->shape.elements, end);
     }
@@ -3574,7 +3601,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
 /* ==== [29] Explain and plan ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
- * that it must not write (see tegroup_impl_setup_one), and so comes after the one that takes any. */
+ * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
 static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
     static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
@@ -3749,8 +3776,18 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
                           field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
     }
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
-                      "and other columns must not differ between groups", 0, 1);
+    for (i = 0; i < 4; i++) {
+        TEGROUP_IMPL_NEED(!p->ragged_cols[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_COL_SIZES),
+                          "must be unset: the backend takes groups of the same columns", TEGROUP_ENCODING_UNSET, 1);
+        TEGROUP_IMPL_NEED(!p->has_elements[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
+                          "must be 0: the backend takes groups of the same columns", 0, 1);
+    }
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                      tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B,
+                                        TEGROUP_IMPL_MEMBER_ROW_SIZES),
+                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
@@ -4905,8 +4942,8 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *t = tensors[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        const tegroup_snapshot_view view =
-            tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+        const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
+        const tegroup_snapshot_view view = tegroup_snapshot_read(here ? t->shape.snapshot : NULL);
         const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
                   result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
                   meets =
@@ -4939,15 +4976,22 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
+/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
+static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
+                      "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
+                      "must be 0: one made for a target gives sizes alone", 0, plan->hypothetical);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                               tegroup_error *error) {
     tegroup_problem problem;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    /* the plan may come from a file that was compiled with other switches than this one */
-    TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
-                      "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
 
     TEGROUP_IMPL_RULE(problem.c != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET, "c.dtype",
                       "must be set with data", desc->d.dtype, 0);
@@ -5091,8 +5135,7 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
     tegroup_impl_saved saved;
     uint64_t hash;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
-                      TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
     TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
                       "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
@@ -5126,6 +5169,8 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
                       "must be what tegroup_plan_save wrote: the hash differs",
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
+    TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
+                      "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
     TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
                       "must be AUTO or that of the saved plan", saved.backend, desc->backend);
     same = *desc;
@@ -8043,15 +8088,15 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
     uint64_t magnitude, infinity;
     switch (dtype) {
     case TEGROUP_DTYPE_F64:
-        magnitude = ((const uint64_t *)data)[i] & 0x7fffffffffffffffull;
+        magnitude = ((const tegroup_impl_any64 *)data)[i] & 0x7fffffffffffffffull;
         infinity = 0x7ff0000000000000ull;
         break;
     case TEGROUP_DTYPE_F32:
-        magnitude = ((const uint32_t *)data)[i] & 0x7fffffffu;
+        magnitude = ((const tegroup_impl_any32 *)data)[i] & 0x7fffffffu;
         infinity = 0x7f800000u;
         break;
     default:
-        magnitude = ((const uint16_t *)data)[i] & 0x7fffu;
+        magnitude = ((const tegroup_impl_any16 *)data)[i] & 0x7fffu;
         infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
         break;
     }

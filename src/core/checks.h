@@ -160,7 +160,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
         end = tegroup_impl_max(0, view.offset[g]);
-        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_mul(rows - 1, ld) + cols);
+        if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_add(tegroup_impl_mul(rows - 1, ld), cols));
         TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
                           "must keep each group within shape.elements", t->shape.elements, end);
     }

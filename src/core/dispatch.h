@@ -177,8 +177,8 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *t = tensors[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        const tegroup_snapshot_view view =
-            tegroup_snapshot_read(tegroup_impl_ragged(&t->shape) ? t->shape.snapshot : NULL);
+        const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
+        const tegroup_snapshot_view view = tegroup_snapshot_read(here ? t->shape.snapshot : NULL);
         const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
                   result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
                   meets =
@@ -211,15 +211,22 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
+/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
+static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
+                      "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
+                      "must be 0: one made for a target gives sizes alone", 0, plan->hypothetical);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                               tegroup_error *error) {
     tegroup_problem problem;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    /* the plan may come from a file that was compiled with other switches than this one */
-    TEGROUP_IMPL_RULE(!plan->hypothetical && (tegroup_impl_built() >> plan->backend & 1u), ERROR_NOT_BUILT,
-                      "plan.backend", "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
 
     TEGROUP_IMPL_RULE(problem.c != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET, "c.dtype",
                       "must be set with data", desc->d.dtype, 0);

@@ -1,7 +1,7 @@
 /* ---- Explain and plan ---- */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
- * that it must not write (see tegroup_impl_setup_one), and so comes after the one that takes any. */
+ * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
 static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
     static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
         {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
@@ -176,8 +176,18 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
                           field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
     }
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED, "a.shape.col_sizes.encoding",
-                      "and other columns must not differ between groups", 0, 1);
+    for (i = 0; i < 4; i++) {
+        TEGROUP_IMPL_NEED(!p->ragged_cols[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_COL_SIZES),
+                          "must be unset: the backend takes groups of the same columns", TEGROUP_ENCODING_UNSET, 1);
+        TEGROUP_IMPL_NEED(!p->has_elements[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
+                          "must be 0: the backend takes groups of the same columns", 0, 1);
+    }
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                      tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B,
+                                        TEGROUP_IMPL_MEMBER_ROW_SIZES),
+                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),

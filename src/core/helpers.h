@@ -7,6 +7,18 @@
 #define TEGROUP_IMPL_HD static inline
 #endif
 
+/* A caller's elements by their bits. His arrays may have any type of their size (float, _Float16, long long), and a compiler that sees
+ * both may take it that a uint32_t is never a float. */
+#if defined(__GNUC__) || defined(__clang__)
+#define TEGROUP_IMPL_ANY __attribute__((may_alias))
+#else
+#define TEGROUP_IMPL_ANY
+#endif
+typedef uint16_t TEGROUP_IMPL_ANY tegroup_impl_any16;
+typedef uint32_t TEGROUP_IMPL_ANY tegroup_impl_any32;
+typedef uint64_t TEGROUP_IMPL_ANY tegroup_impl_any64;
+#undef TEGROUP_IMPL_ANY
+
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
                                                const char *rule, int64_t expected, int64_t got) {

@@ -116,7 +116,7 @@ typedef struct tegroup_plan {
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
-    int32_t         hypothetical; /* 1: made for a target whose backend this build lacks: good for sizes only */
+    int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;

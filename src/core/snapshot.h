@@ -18,7 +18,7 @@
 /* Bits of tegroup_snapshot_header.status. */
 #define TEGROUP_SNAPSHOT_NEGATIVE  1u  /* a size below 0 (other than a count of -1) or offsets that fall: taken as 0  */
 #define TEGROUP_SNAPSHOT_CAPACITY  2u  /* a group reaches past the buffer: cut at its end                             */
-#define TEGROUP_SNAPSHOT_OVERLAP   4u  /* two groups share rows or elements: the one that starts first is cut short   */
+#define TEGROUP_SNAPSHOT_OVERLAP   4u  /* two groups share rows or elements, or one is longer than the stride: cut    */
 #define TEGROUP_SNAPSHOT_START     8u  /* offsets[0] is not 0, or a start is negative: group dropped or rows unowned  */
 #define TEGROUP_SNAPSHOT_COLS     16u  /* a column count outside 0 .. cols: clamped                                   */
 #define TEGROUP_SNAPSHOT_ELEMENTS 32u  /* a group's elements do not fit the buffer: dropped                           */

@@ -59,9 +59,9 @@ typedef struct tegroup_tensor {
     float          *columnwise_amax;      /* [groups]                                                         */
     void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
                                              that a call does not work on (no rows; skipped) it may be NULL, but not of
-                                             those whose weight gradient is overwritten, with zeros where they
-                                             have no rows. The list is an input: nothing that a call writes may
-                                             overlap it                                                       */
+                                             those whose weight gradient is written where they have no rows, with
+                                             zeros or beta * c (accumulate leaves it alone). The list is an input:
+                                             nothing that a call writes may overlap it                        */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
     void *const    *scale_pointers;       /* [groups] instead of scale_inv                                    */
     void *const    *columnwise_scale_pointers; /* [groups] instead of columnwise_scale_inv                    */

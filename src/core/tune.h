@@ -87,8 +87,7 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
     tegroup_impl_saved saved;
     uint64_t hash;
     TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_NOT_BUILT, "plan.backend", "must be part of this build",
-                      TEGROUP_BACKEND_CPU, plan->backend);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
     TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(size >= TEGROUP_SAVED_PLAN_BYTES, ERROR_WORKSPACE, "size",
                       "must be at least TEGROUP_SAVED_PLAN_BYTES", TEGROUP_SAVED_PLAN_BYTES, size);
@@ -122,6 +121,8 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_RULE(hash == tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), ERROR_PLAN, "bytes",
                       "must be what tegroup_plan_save wrote: the hash differs",
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
+    TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
+                      "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
     TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
                       "must be AUTO or that of the saved plan", saved.backend, desc->backend);
     same = *desc;

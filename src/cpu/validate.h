@@ -7,15 +7,15 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
     uint64_t magnitude, infinity;
     switch (dtype) {
     case TEGROUP_DTYPE_F64:
-        magnitude = ((const uint64_t *)data)[i] & 0x7fffffffffffffffull;
+        magnitude = ((const tegroup_impl_any64 *)data)[i] & 0x7fffffffffffffffull;
         infinity = 0x7ff0000000000000ull;
         break;
     case TEGROUP_DTYPE_F32:
-        magnitude = ((const uint32_t *)data)[i] & 0x7fffffffu;
+        magnitude = ((const tegroup_impl_any32 *)data)[i] & 0x7fffffffu;
         infinity = 0x7f800000u;
         break;
     default:
-        magnitude = ((const uint16_t *)data)[i] & 0x7fffu;
+        magnitude = ((const tegroup_impl_any16 *)data)[i] & 0x7fffu;
         infinity = dtype == TEGROUP_DTYPE_F16 ? 0x7c00u : 0x7f80u;
         break;
     }

@@ -48,9 +48,9 @@ TEGROUP_IMPL_HD uint16_t tegroup_impl_f16_of_f32(float x) {
     return (uint16_t)(sign | (kept + (rest > half || (rest == half && (kept & 1u)))));
 }
 
-/* Round to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
-TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
-    uint64_t u, magnitude, kept;
+/* Round to nearest, or to odd, so that a second rounding to 16 bits gives what one rounding would have given. */
+TEGROUP_IMPL_HD float tegroup_impl_narrow_f64(double x, int to_odd) {
+    uint64_t u, magnitude, kept, rest, half;
     uint32_t sign;
     int32_t exponent, lost = 29; /* mantissa bits that a normal binary32 has no room for */
     memcpy(&u, &x, sizeof u);
@@ -60,12 +60,26 @@ TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) {
     if (magnitude >= 0x7ff0000000000000ull)             /* infinity, NaN: keep it one */
         return tegroup_impl_f32_of_bits(sign | 0x7f800000u | (uint32_t)(magnitude >> 29 & 0x7fffffu)
                                         | (magnitude << 12 ? 0x400000u : 0u));
-    if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | 0x7f7fffffu);
+    if (exponent >= 255) return tegroup_impl_f32_of_bits(sign | (to_odd ? 0x7f7fffffu : 0x7f800000u));
     kept = (magnitude & 0xfffffffffffffull) | (magnitude >> 52 ? 0x10000000000000ull : 0u);
     if (exponent <= 0) lost = exponent < -24 ? 54 : 30 - exponent; /* subnormal: the leading 1 is stored, too */
-    u = (kept >> lost) | ((kept & ((1ull << lost) - 1)) != 0);
-    return tegroup_impl_f32_of_bits(
-        sign | (exponent > 0 ? ((uint32_t)exponent << 23) + ((uint32_t)u & 0x7fffffu) : (uint32_t)u));
+    rest = kept & ((1ull << lost) - 1);
+    half = 1ull << (lost - 1);
+    kept >>= lost;
+    kept = to_odd ? kept | (rest != 0) : kept + (rest > half || (rest == half && (kept & 1)));
+    /* a leading 1, and what rounding carries, go to the exponent */
+    kept += (uint64_t)(tegroup_impl_max(1, exponent) - 1) << 23;
+    return tegroup_impl_f32_of_bits(sign | (uint32_t)kept);
+}
+TEGROUP_IMPL_HD float tegroup_impl_f32_of_f64(double x) { return tegroup_impl_narrow_f64(x, 0); }
+TEGROUP_IMPL_HD float tegroup_impl_f32_odd_of_f64(double x) { return tegroup_impl_narrow_f64(x, 1); }
+
+/* Exact. Where the processor takes subnormal operands for zeros, as -ffast-math has it do, their integers are none. */
+TEGROUP_IMPL_HD double tegroup_impl_f64_of_f32(float x) {
+    const uint32_t u = tegroup_impl_bits_of_f32(x), magnitude = u & 0x7fffffffu;
+    const double unit = 1.0 / ((double)(1ull << 50) * (double)(1ull << 50) * (double)(1ull << 49)); /* 2^-149 */
+    if (magnitude == 0 || magnitude >= 0x800000u) return (double)x;
+    return (double)(int32_t)magnitude * (u >> 31 ? -unit : unit);
 }
 
 TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
@@ -76,40 +90,41 @@ TEGROUP_IMPL_HD int tegroup_impl_is_float(tegroup_dtype dtype) {
 TEGROUP_IMPL_HD double tegroup_impl_load_f64(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: return ((const double *)data)[i];
-    case TEGROUP_DTYPE_F32: return (double)((const float *)data)[i];
-    case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
-    default: return (double)tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    case TEGROUP_DTYPE_F32: return tegroup_impl_f64_of_f32(((const float *)data)[i]);
+    case TEGROUP_DTYPE_F16: return (double)tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f64_of_f32(tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]));
     }
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int64_t i, double x) {
     switch (dtype) {
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = x; break;
-    case TEGROUP_DTYPE_F32: ((float *)data)[i] = (float)x; break;
-    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
-    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    case TEGROUP_DTYPE_F32: ((float *)data)[i] = tegroup_impl_f32_of_f64(x); break;
+    case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
     }
 }
 
 TEGROUP_IMPL_HD float tegroup_impl_load_f32(tegroup_dtype dtype, const void *data, int64_t i) {
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: return (float)((const double *)data)[i];
+    case TEGROUP_DTYPE_F64: return tegroup_impl_f32_of_f64(((const double *)data)[i]);
     case TEGROUP_DTYPE_F32: return ((const float *)data)[i];
-    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const uint16_t *)data)[i]);
-    default: return tegroup_impl_f32_of_bf16(((const uint16_t *)data)[i]);
+    case TEGROUP_DTYPE_F16: return tegroup_impl_f32_of_f16(((const tegroup_impl_any16 *)data)[i]);
+    default: return tegroup_impl_f32_of_bf16(((const tegroup_impl_any16 *)data)[i]);
     }
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_store_f32(tegroup_dtype dtype, void *data, int64_t i, float x) {
     switch (dtype) {
-    case TEGROUP_DTYPE_F64: ((double *)data)[i] = (double)x; break;
+    case TEGROUP_DTYPE_F64: ((double *)data)[i] = tegroup_impl_f64_of_f32(x); break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = x; break;
-    case TEGROUP_DTYPE_F16: ((uint16_t *)data)[i] = tegroup_impl_f16_of_f32(x); break;
-    default: ((uint16_t *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
+    case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(x); break;
+    default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(x); break;
     }
 }
 
 /* Sizes and offsets: I32 or I64. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *data, int64_t i) {
-    return dtype == TEGROUP_DTYPE_I32 ? (int64_t)((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+    return dtype == TEGROUP_DTYPE_I32 ? (int64_t)(int32_t)((const tegroup_impl_any32 *)data)[i]
+                                      : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }

@@ -82,6 +82,9 @@ language() { # compiler, its language, standards
     cell "$compiler TEGROUP_STATIC"            'there is no TEGROUP_STATIC' "$include -fsyntax-only -DTEGROUP_STATIC $static $unit"
     cell "$compiler TEGROUP_EXTERN too late"   'TEGROUP_EXTERN was defined after tegroup.h' "$include -fsyntax-only $self/late_extern.c"
     cell "$compiler unread status"             'ignoring return value' "$include -Werror -c $static $self/unread_status.c"
+    for flags in -O2 -O3 '-O2 -ffast-math' -Ofast; do
+        cell "$compiler promises, $flags" '' "$include $flags $self/promises.c -lm -o program && ./program"
+    done
     cell "$compiler mismatched pair"           'different versions' "$mismatch && $compiler -x $as -D__CUDACC__ -E tegroup.h"
 }
 language gcc     c   c99 c11 c17 c2x

@@ -239,6 +239,34 @@ UTEST(formats, rounding_to_16_bits) {
     printf("values rounded: %ld\n", (long)(4 * count));
 }
 
+/* The processor's own conversions are right here, where no flag has it flush subnormal numbers. */
+UTEST(formats, f64_and_f32) {
+    rng r = rng_seed(4);
+    int64_t wrong_narrow = 0, wrong_wide = 0;
+    for (int64_t n = scaled(3000000); n > 0; n--) {
+        uint64_t bits = rng_next(&r), got64, want64;
+        uint32_t low = (uint32_t)bits, got, want;
+        double x;
+        float y;
+        if (rng_chance(&r, 50)) /* about the ends of binary32's exponents */
+            bits = (bits & 0x800fffffffffffffull) | (uint64_t)(rng_chance(&r, 70) ? rng_int(&r, 865, 905) : rng_int(&r, 1140, 1155)) << 52;
+        if (rng_chance(&r, 40)) bits &= ~0ull << rng_int(&r, 20, 52); /* ties */
+        if (rng_chance(&r, 30)) low &= 0x80ffffffu;
+        memcpy(&x, &bits, 8);
+        memcpy(&y, &low, 4);
+        want = tegroup_impl_bits_of_f32((float)x);
+        got = tegroup_impl_bits_of_f32(tegroup_impl_f32_of_f64(x));
+        if (got != want && wrong_narrow++ == 0) fprintf(stderr, "%a: want %08x, got %08x\n", x, want, got);
+        x = (double)y;
+        memcpy(&want64, &x, 8);
+        x = tegroup_impl_f64_of_f32(y);
+        memcpy(&got64, &x, 8);
+        wrong_wide += got64 != want64;
+    }
+    EXPECT_EQ(wrong_narrow, 0);
+    EXPECT_EQ(wrong_wide, 0);
+}
+
 UTEST(formats, names_and_bits) {
     static const struct { tegroup_dtype dtype; const char *name; int32_t bits; } want[] = {
         {TEGROUP_DTYPE_F64, "F64", 64}, {TEGROUP_DTYPE_F32, "F32", 32}, {TEGROUP_DTYPE_F16, "F16", 16}, {TEGROUP_DTYPE_BF16, "BF16", 16},

@@ -568,7 +568,7 @@ UTEST(status, tune_save_load) {
     NOT(plan_save, NULL AND w.saved AND sizeof w.saved, NULL_ARGUMENT, "plan", 1, 0);
     NOT(plan_save, &w.forward_plan AND NULL AND sizeof w.saved, NULL_ARGUMENT, "bytes", 1, 0);
     NOT(plan_save, &w.forward_plan AND w.saved AND sizeof w.saved - 1, WORKSPACE, "size", sizeof w.saved, sizeof w.saved - 1);
-    BAD(save, w.forward_plan.hypothetical = 1, NOT_BUILT, "plan.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_CPU);
+    BAD(save, w.forward_plan.hypothetical = 1, PLAN, "plan.hypothetical", 0, 1);
     BAD(save, w.forward_plan.magic = 0, PLAN, "plan", TEGROUP_PLAN_MAGIC, 0);
 
     NOT(plan_load, NULL AND w.saved AND sizeof w.saved AND &w.plan, NULL_ARGUMENT, "desc", 1, 0);
@@ -596,8 +596,8 @@ UTEST(status, tune_save_load) {
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&w.forward, w.saved, sizeof w.saved, &other, &error));
     ASSERT_EQ(0, memcmp(&other, &w.forward_plan, sizeof other));
 
-    /* bytes that are whole but of another machine, library or numerics */
-    for (int turn = 0; turn < 5; turn++) {
+    /* bytes that are whole but of another machine, library or numerics, or of no backend */
+    for (int turn = 0; turn < 8; turn++) {
         tegroup_impl_saved saved;
         spoil_nothing();
         memcpy(&saved, w.saved, sizeof saved);
@@ -606,6 +606,9 @@ UTEST(status, tune_save_load) {
         if (turn == 2) saved.kind = 1;
         if (turn == 3) saved.cublaslt_version = 131000;
         if (turn == 4) saved.numerics_id ^= 1;
+        if (turn == 5) saved.backend = TEGROUP_BACKEND_AUTO;
+        if (turn == 6) saved.backend = TEGROUP_BACKEND_COUNT;
+        if (turn == 7) memset(&saved.backend, 0xFF, sizeof saved.backend);
         memcpy(w.saved, &saved, sizeof saved);
         hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, w.saved, sizeof w.saved - sizeof hash);
         memcpy(w.saved + sizeof w.saved - sizeof hash, &hash, sizeof hash);
@@ -692,7 +695,10 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->a.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.b.dtype = TEGROUP_DTYPE_F8E4M3; w.dgrad.a.scaling = w.dgrad.b.scaling = TEGROUP_SCALING_TENSOR,
         UNSUPPORTED, "a.dtype", halves, TEGROUP_DTYPE_F8E4M3);
     BAD(plan_target, device(sm90, 90, 0)->b.pointers_space = TEGROUP_SPACE_HOST, UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.col_sizes.encoding", 0, 1);
+    BAD(plan_target, device(sm90, 90, 0)->a.shape.elements = ROWS * N, UNSUPPORTED, "a.shape.elements", 0, 1);
+    BAD(plan_target, device(sm90, 90, 0)->d.shape.elements = ROWS * K, UNSUPPORTED, "d.shape.elements", 0, 1);
+    BAD(plan_target, device(sm90, 90, 0)->d.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS; w.dgrad.d.ld = 0, UNSUPPORTED, "d.shape.col_sizes.encoding", 0, 1);
+    BAD(plan_target, device(sm90, 90, 0)->b.shape.row_sizes = w.dgrad.a.shape.row_sizes, UNSUPPORTED, "b.shape.row_sizes.encoding", 0, 1);
     BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 14);
     BAD(plan_target, device(grouped, 90, 131000)->op = TEGROUP_OP_FORWARD; w.dgrad.b.shape.rows = K; w.dgrad.b.shape.cols = N; w.dgrad.bias = w.wgrad.bias;
         w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);

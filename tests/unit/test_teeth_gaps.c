@@ -203,4 +203,63 @@ UTEST(gaps, numbers_and_texts_are_stable) {
             ASSERT_STRNE(tegroup_status_string((tegroup_status)i), tegroup_status_string((tegroup_status)j));
 }
 
+/* Groups of other rows in b alone, sizes in device memory: the deep check, which a host cannot let read those, leaves them alone. */
+UTEST(gaps, deep_check_of_a_snapshot_on_the_device) {
+    char *device = (char *)mmap(NULL, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    tegroup_gemm_desc d;
+    tegroup_error error;
+    memset(&d, 0, sizeof d);
+    ASSERT_TRUE((void *)device != MAP_FAILED);
+    d.struct_size = sizeof d;
+    d.op = TEGROUP_OP_FORWARD;
+    d.space = TEGROUP_SPACE_DEVICE;
+    d.check_level = TEGROUP_CHECK_DEEP;
+    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+    d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = 2;
+    d.a.shape.rows = d.d.shape.rows = 4;
+    d.a.shape.cols = d.b.shape.cols = d.d.shape.cols = 16;
+    d.b.shape.rows = 32;
+    d.b.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    d.b.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    d.b.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    d.b.shape.snapshot = device;
+    d.a.data = d.b.data = d.d.data = device + 4096;
+    ASSERT_EQ(tegroup_impl_check_groups_meet(&d, &error), TEGROUP_OK);
+    munmap(device, 1 << 16);
+}
+
+/* A snapshot of packed groups that was written over: what its last group would need is more than can be counted. */
+UTEST(gaps, deep_check_of_a_group_past_every_count) {
+    int64_t one = 1;
+    tegroup_tensor t;
+    tegroup_prepare_desc prepare;
+    tegroup_layout layout;
+    tegroup_error error;
+    memset(&t, 0, sizeof t);
+    memset(&prepare, 0, sizeof prepare);
+    t.dtype = TEGROUP_DTYPE_F32;
+    t.shape.groups = 1;
+    t.shape.rows = INT64_C(1) << 40;
+    t.shape.cols = INT64_C(1) << 31;
+    t.shape.elements = 4;
+    t.shape.row_sizes.data = t.shape.col_sizes.data = &one;
+    t.shape.row_sizes.encoding = t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    t.shape.row_sizes.dtype = t.shape.col_sizes.dtype = TEGROUP_DTYPE_I64;
+    t.shape.row_sizes.space = t.shape.col_sizes.space = TEGROUP_SPACE_HOST;
+    ASSERT_EQ(tegroup_snapshot_layout(&t.shape, &layout, NULL), TEGROUP_OK);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = TEGROUP_SPACE_HOST;
+    prepare.shape = t.shape;
+    t.shape.snapshot = prepare.snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
+    prepare.snapshot_bytes = layout.total_bytes;
+    ASSERT_EQ(tegroup_prepare(&prepare, NULL, NULL), TEGROUP_OK);
+    ASSERT_EQ(tegroup_impl_check_groups(&t, "a.shape.snapshot", &error), TEGROUP_OK);
+    const tegroup_snapshot_view view = tegroup_snapshot_read(t.shape.snapshot);
+    *(int64_t *)(uintptr_t)view.rows = t.shape.rows;
+    *(int64_t *)(uintptr_t)view.cols = t.shape.cols;
+    ASSERT_EQ(tegroup_impl_check_groups(&t, "a.shape.snapshot", &error), TEGROUP_ERROR_CAPACITY);
+    ASSERT_EQ(error.got, INT64_MAX);
+    free(prepare.snapshot);
+}
+
 UTEST_MAIN()
