@@ -960,7 +960,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
-                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype               */
+                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
+                                       COMPUTE_F64                                                                */
 
     /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
@@ -1022,7 +1023,7 @@ typedef struct tegroup_mlp_plan {
     uint32_t           magic;
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
-    int32_t            interleaved, recompute;
+    int32_t            interleaved, recompute, fc2_bias_scaled;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
     tegroup_layout     workspace;        /* serves any of the calls                                              */
     tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */
@@ -1090,7 +1091,7 @@ typedef struct tegroup_chain_argument {
  * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
  * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
  * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
- * ACTIVATION or a SCALE. All memory is the caller's. */
+ * ACTIVATION or a SCALE, or has a bias. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -1134,7 +1135,7 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474333u /* "TGC3" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474334u /* "TGC4" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
@@ -1142,6 +1143,8 @@ typedef struct tegroup_chain_planned {
     uint32_t           saved;        /* bit i: value i is in `saved`                                               */
     int64_t            rows;
     tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    tegroup_activation activations[TEGROUP_CHAIN_MAX_OPS]; /* of an ACTIVATION, as is interleaved                  */
+    int32_t            interleaved[TEGROUP_CHAIN_MAX_OPS];
     int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
@@ -1735,7 +1738,9 @@ TEGROUP_IMPL_HD void tegroup_impl_store_f64(tegroup_dtype dtype, void *data, int
     switch (dtype) {
     case TEGROUP_DTYPE_F64: ((double *)data)[i] = x; break;
     case TEGROUP_DTYPE_F32: ((float *)data)[i] = tegroup_impl_f32_of_f64(x); break;
-    case TEGROUP_DTYPE_F16: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
+    case TEGROUP_DTYPE_F16:
+        ((tegroup_impl_any16 *)data)[i] = tegroup_impl_f16_of_f32(tegroup_impl_f32_odd_of_f64(x));
+        break;
     default: ((tegroup_impl_any16 *)data)[i] = tegroup_impl_bf16_of_f32(tegroup_impl_f32_odd_of_f64(x)); break;
     }
 }
@@ -3784,10 +3789,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
                           "must be 0: the backend takes groups of the same columns", 0, 1);
     }
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                      tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B,
-                                        TEGROUP_IMPL_MEMBER_ROW_SIZES),
-                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    TEGROUP_IMPL_NEED(
+        !p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+        tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B, TEGROUP_IMPL_MEMBER_ROW_SIZES),
+        "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
@@ -6706,11 +6711,11 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
-    if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16
+    if (product->problem.a != fc1.out.dtype || fc1.out.dtype != fc2.input.dtype
+        || tegroup_impl_bits(fc1.out.dtype) != 16
         || (gradient && (fc1.grad_output.dtype != fc1.out.dtype || fc2.dgrad_out.dtype != fc1.out.dtype)))
-        return "must not be REQUIRED: the epilogue has preactivation, activated and their gradients as the same of F16 "
-               "and "
-               "BF16";
+        return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
+               "gradients as the same of F16 and BF16";
     if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
@@ -6796,6 +6801,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.activation = desc->activation;
     made.interleaved = desc->interleaved;
     made.recompute = desc->recompute;
+    made.fc2_bias_scaled = desc->fc2_bias_scaled;
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
         made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
@@ -6856,6 +6862,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                       plan->interleaved, desc->interleaved);
     TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
                       plan->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(plan->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
+                      "must be as planned", plan->fc2_bias_scaled, desc->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
                           || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
                       ERROR_UNSET, "fc1.main_grad.dtype",
@@ -7189,6 +7197,12 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                       "must be 0 or shape.cols: what lies between ops is contiguous", cols, t->ld);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS_SPACE],
                       "must be unset: rows are one buffer", 0, t->pointers_space);
+    TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS],
+                      "must be NULL: rows are one buffer", 0, 1);
+    TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
+                      "does not go with row_sizes", 0, t->group_stride);
+    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
+                      "must be 0: rows between ops are not quantised", TEGROUP_SCALING_NONE, t->scaling);
     return TEGROUP_OK;
 }
 
@@ -7268,7 +7282,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                           "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, op->cols);
     }
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
-                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, i);
+                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
     TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
@@ -7280,7 +7294,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
-                      "is not taken by a USER op", 0, i);
+                      "is not taken by a USER op", 0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_chain_backward(desc)
                           || (!TEGROUP_IMPL_THERE(given->grad_input) && !TEGROUP_IMPL_THERE(given->grad_row_scale)),
                       ERROR_COMBINATION,
@@ -7416,7 +7430,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                           "must be the index of an op", desc->op_count - 1, given->op);
         chain->at = given->op;
         TEGROUP_IMPL_RULE(!(chain->named >> given->op & 1u), ERROR_COMBINATION, "arguments.op",
-                          "must not be named twice", 1, given->op);
+                          "must not be named twice", 1, 2);
         chain->arguments[given->op] = *given;
         chain->named |= 1u << given->op;
     }
@@ -7754,6 +7768,10 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     record.rows = desc->input.shape.rows;
     for (i = 0; i <= desc->op_count; i++) {
         if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i < desc->op_count && desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
+            record.activations[i] = desc->ops[i].activation;
+            record.interleaved[i] = desc->ops[i].interleaved;
+        }
         if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
         record.cols[i] = chain->values[i].shape.cols;
         record.dtypes[i] = chain->values[i].dtype;
@@ -7789,6 +7807,8 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
     for (i = 0; i < desc->op_count; i++) {
         chain->at = i;
         TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
+        TEGROUP_IMPL_SAME(activations[i], "ops.activation");
+        TEGROUP_IMPL_SAME(interleaved[i], "ops.interleaved");
         TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
                                        : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
                                                                             : "ops.activation");

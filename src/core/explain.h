@@ -184,10 +184,10 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
                           "must be 0: the backend takes groups of the same columns", 0, 1);
     }
-    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                      tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B,
-                                        TEGROUP_IMPL_MEMBER_ROW_SIZES),
-                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    TEGROUP_IMPL_NEED(
+        !p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+        tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B, TEGROUP_IMPL_MEMBER_ROW_SIZES),
+        "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
                           tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),

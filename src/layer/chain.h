@@ -173,6 +173,10 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     record.rows = desc->input.shape.rows;
     for (i = 0; i <= desc->op_count; i++) {
         if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i < desc->op_count && desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
+            record.activations[i] = desc->ops[i].activation;
+            record.interleaved[i] = desc->ops[i].interleaved;
+        }
         if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
         record.cols[i] = chain->values[i].shape.cols;
         record.dtypes[i] = chain->values[i].dtype;
@@ -208,6 +212,8 @@ static inline tegroup_status tegroup_impl_chain_check_planned(const tegroup_chai
     for (i = 0; i < desc->op_count; i++) {
         chain->at = i;
         TEGROUP_IMPL_SAME(kinds[i], "ops.kind");
+        TEGROUP_IMPL_SAME(activations[i], "ops.activation");
+        TEGROUP_IMPL_SAME(interleaved[i], "ops.interleaved");
         TEGROUP_IMPL_SAME(cols[i + 1], now.kinds[i] == TEGROUP_CHAIN_LINEAR ? "weight.shape.rows"
                                        : now.kinds[i] == TEGROUP_CHAIN_USER ? "ops.cols"
                                                                             : "ops.activation");

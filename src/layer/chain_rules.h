@@ -37,6 +37,12 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                       "must be 0 or shape.cols: what lies between ops is contiguous", cols, t->ld);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS_SPACE],
                       "must be unset: rows are one buffer", 0, t->pointers_space);
+    TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_POINTERS],
+                      "must be NULL: rows are one buffer", 0, 1);
+    TEGROUP_IMPL_RULE(t->group_stride == 0, ERROR_COMBINATION, paths[TEGROUP_IMPL_MEMBER_GROUP_STRIDE],
+                      "does not go with row_sizes", 0, t->group_stride);
+    TEGROUP_IMPL_RULE(t->scaling == TEGROUP_SCALING_NONE, ERROR_UNSUPPORTED, paths[TEGROUP_IMPL_MEMBER_SCALING],
+                      "must be 0: rows between ops are not quantised", TEGROUP_SCALING_NONE, t->scaling);
     return TEGROUP_OK;
 }
 
@@ -116,7 +122,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                           "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, op->cols);
     }
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_BIAS || !TEGROUP_IMPL_THERE(given->grad_input), ERROR_COMBINATION,
-                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, i);
+                      "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
     TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
@@ -128,7 +134,7 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->grad_row_scale) || given->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_USER || !given->snapshot, ERROR_COMBINATION, "arguments.snapshot",
-                      "is not taken by a USER op", 0, i);
+                      "is not taken by a USER op", 0, 1);
     TEGROUP_IMPL_RULE(tegroup_impl_chain_backward(desc)
                           || (!TEGROUP_IMPL_THERE(given->grad_input) && !TEGROUP_IMPL_THERE(given->grad_row_scale)),
                       ERROR_COMBINATION,
@@ -264,7 +270,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                           "must be the index of an op", desc->op_count - 1, given->op);
         chain->at = given->op;
         TEGROUP_IMPL_RULE(!(chain->named >> given->op & 1u), ERROR_COMBINATION, "arguments.op",
-                          "must not be named twice", 1, given->op);
+                          "must not be named twice", 1, 2);
         chain->arguments[given->op] = *given;
         chain->named |= 1u << given->op;
     }

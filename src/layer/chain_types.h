@@ -54,7 +54,7 @@ typedef struct tegroup_chain_argument {
  * snapshot left NULL takes it for that of the op's neighbours, and calls must then give it so; a call runs what the plan fused,
  * no more. What lies between ops has input's dtype unless an argument says otherwise. Every [rows, ...] tensor has input's row
  * sizes and snapshot: what its shape says of them is not looked at. On a device the sizes live there, too, unless no op is an
- * ACTIVATION or a SCALE. All memory is the caller's. */
+ * ACTIVATION or a SCALE, or has a bias. All memory is the caller's. */
 typedef struct tegroup_chain_desc {
     size_t          struct_size;    /* sizeof(tegroup_chain_desc)                                                 */
     tegroup_space   space;          /* required                                                                   */
@@ -98,7 +98,7 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474333u /* "TGC3" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474334u /* "TGC4" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
@@ -106,6 +106,8 @@ typedef struct tegroup_chain_planned {
     uint32_t           saved;        /* bit i: value i is in `saved`                                               */
     int64_t            rows;
     tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
+    tegroup_activation activations[TEGROUP_CHAIN_MAX_OPS]; /* of an ACTIVATION, as is interleaved                  */
+    int32_t            interleaved[TEGROUP_CHAIN_MAX_OPS];
     int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
     tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */

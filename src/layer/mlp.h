@@ -48,11 +48,11 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
-    if (fc1.out.dtype != fc2.input.dtype || tegroup_impl_bits(fc1.out.dtype) != 16
+    if (product->problem.a != fc1.out.dtype || fc1.out.dtype != fc2.input.dtype
+        || tegroup_impl_bits(fc1.out.dtype) != 16
         || (gradient && (fc1.grad_output.dtype != fc1.out.dtype || fc2.dgrad_out.dtype != fc1.out.dtype)))
-        return "must not be REQUIRED: the epilogue has preactivation, activated and their gradients as the same of F16 "
-               "and "
-               "BF16";
+        return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
+               "gradients as the same of F16 and BF16";
     if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
@@ -138,6 +138,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
     made.activation = desc->activation;
     made.interleaved = desc->interleaved;
     made.recompute = desc->recompute;
+    made.fc2_bias_scaled = desc->fc2_bias_scaled;
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
         made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
@@ -198,6 +199,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                       plan->interleaved, desc->interleaved);
     TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
                       plan->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(plan->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
+                      "must be as planned", plan->fc2_bias_scaled, desc->fc2_bias_scaled);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
                           || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
                       ERROR_UNSET, "fc1.main_grad.dtype",

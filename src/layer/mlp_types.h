@@ -53,7 +53,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tensor  grad_output;    /* in  dY [rows, n], fc2.weight's dtype                                       */
     tegroup_tensor  dgrad_out;      /* out dX [rows, k]; absent = not wanted. Needs grad_preactivation            */
     tegroup_tensor  grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted. Needs grad_preactivation and row_scale;
-                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype               */
+                                       with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
+                                       COMPUTE_F64                                                                */
 
     /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
@@ -115,7 +116,7 @@ typedef struct tegroup_mlp_plan {
     uint32_t           magic;
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
-    int32_t            interleaved, recompute;
+    int32_t            interleaved, recompute, fc2_bias_scaled;
     int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
     tegroup_layout     workspace;        /* serves any of the calls                                              */
     tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */

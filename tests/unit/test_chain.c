@@ -609,6 +609,9 @@ UTEST(chain, refuses) {
     NO(FORWARD, k->desc.op_count = 6; a[0].op = 0; a[6].op = 5; k->desc.argument_count = 0, UNSET, "arguments.row_scale_dtype", 5);
     NO(FORWARD, memset(&a[3].out, 0, sizeof a[3].out), PLAN, "arguments.out", 3);
     NO(BACKWARD, k->ops[4].kind = TEGROUP_CHAIN_SCALE; a[2].row_scale = scale_of(k, &r); a[2].row_scale_dtype = TEGROUP_DTYPE_F64, PLAN, "ops.kind", 4);
+    NO(FORWARD, k->ops[1].activation = TEGROUP_ACTIVATION_GEGLU, PLAN, "ops.activation", 1);
+    NO(BACKWARD, k->ops[1].interleaved ^= 1, PLAN, "ops.interleaved", 1);
+    NO(FORWARD, k->desc.unfused = 1; all_kinds_plan(k); k->ops[1].activation = TEGROUP_ACTIVATION_GEGLU, PLAN, "ops.activation", 1);
     NO(BACKWARD, a[3].out.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.out.dtype", 3);
     NO(BACKWARD, a[1].grad_input.dtype = TEGROUP_DTYPE_F32, PLAN, "arguments.grad_input.dtype", 5);
     NO(BACKWARD, memset(&a[6].grad_input, 0, sizeof a[6].grad_input), PLAN, "arguments.grad_input.dtype", 0);
@@ -717,6 +720,9 @@ UTEST(chain, refuses_to_plan) {
     NO(PLAN, memset(&a[0].out, 0, sizeof a[0].out), UNSET, "arguments.out.dtype", 6);
     NO(PLAN, a[3].out.shape.cols++, SHAPE, "arguments.out.shape.cols", 3);
     NO(PLAN, a[3].out.dtype = TEGROUP_DTYPE_I32, DTYPE, "arguments.out.dtype", 3);
+    NO(PLAN, a[3].out.pointers = (void *const *)a[3].out.data, UNSUPPORTED, "arguments.out.pointers", 3);
+    NO(PLAN, a[3].out.group_stride = 77, COMBINATION, "arguments.out.group_stride", 3);
+    NO(PLAN, a[3].out.scaling = TEGROUP_SCALING_TENSOR, UNSUPPORTED, "arguments.out.scaling", 3);
     NO(PLAN, a[3].out.ld = WIDTH + 1, LAYOUT, "arguments.out.ld", 3);
     NO(PLAN, k->desc.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "input.shape.row_sizes.space", 1);
     NO(PLAN, a[6].grad_input.shape.rows++, SHAPE, "arguments.grad_input.shape.rows", 0);

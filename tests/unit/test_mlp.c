@@ -322,6 +322,19 @@ UTEST(mlp, fusion_of_another_machine) {
     d.preactivation = t, d.preactivation.shape = rows, d.preactivation.shape.cols = 2 * 48, d.preactivation.dtype = TEGROUP_DTYPE_F32;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
+    for (int turn = 0; turn < 2; turn++) { /* operands of one type of 16 bits, results of the other: the epilogue has one */
+        const tegroup_dtype one = turn ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, other = turn ? TEGROUP_DTYPE_BF16 : TEGROUP_DTYPE_F16;
+        d.input.dtype = d.fc1.weight.dtype = one, d.preactivation.dtype = d.fc2.weight.dtype = other;
+        d.fusion = TEGROUP_FUSION_REQUIRED;
+        ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
+        ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
+        d.fusion = TEGROUP_FUSION_AUTO;
+        d.input.shape.rows = d.out.shape.rows = d.preactivation.shape.rows = 513; /* for which it would be */
+        ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
+        ASSERT_EQ(plan.fused, 0u);
+        d.input.shape.rows = d.out.shape.rows = d.preactivation.shape.rows = 512;
+    }
+    d.input.dtype = d.fc1.weight.dtype = d.fc2.weight.dtype = TEGROUP_DTYPE_BF16, d.fusion = TEGROUP_FUSION_REQUIRED;
     d.preactivation.dtype = TEGROUP_DTYPE_BF16;
     d.grad_preactivation = d.preactivation, d.grad_output = d.out;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);

@@ -1774,7 +1774,8 @@ UTEST(status, mlp_calls) {
         TEGROUP_DTYPE_F64, 0);
     BAD(mlp_forward, MLP_ABSENT(preactivation); MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
         MLP_ABSENT(fc1.bias_grad), PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
+    BAD(mlp_forward, w.mlp.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 1, 0);
+    BAD(mlp_dgrad, w.mlp_plan.fc2_bias_scaled = 0, PLAN, "fc2_bias_scaled", 0, 1);
     BAD(mlp_forward, w.mlp.out.dtype = TEGROUP_DTYPE_BF16, PLAN, "out.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_forward, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_dgrad, w.mlp.preactivation.dtype = TEGROUP_DTYPE_BF16, PLAN, "preactivation.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
