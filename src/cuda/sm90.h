@@ -52,6 +52,9 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
     static __device__ __forceinline__ uint32_t steps_of(const tegroup_impl_sm90_item &item) {
         return (uint32_t)((item.k + SHAPE::K - 1) / SHAPE::K);
     }
+    /* Every lane of the warp has seen its own turn come, or might wait for it when the one after it is over: where wgmma was waited for they
+     * have. Of a tile without steps it rests on the wait for a turn being one instruction of a whole warp, as ptxas makes it; a __syncwarp
+     * here, or on such a tile's way alone, has ptxas serialize wgmma (C7511). */
     __device__ __forceinline__ void yield(int group) const {
         if (SHAPE::TURNS && lane() == 0) tegroup_impl_barrier_arrive(at(&rest->turn[group ^ 1]));
     }
