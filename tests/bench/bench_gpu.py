@@ -542,13 +542,13 @@ def main(words):
     result = tables.merge(tables.load(path) for path in options.merge)
     if options.seconds > 0:
         result = tables.merge([result, run(options, result)])
-    text = tables.table(result)
+    lines, good = tables.summary(result)
+    text = tables.table(result) + "\n".join(["", "What is required of backends other than sm90, and the worst of it:", "", *(f"- {line}" for line in lines), ""])
     options.out.write_text(json.dumps(result) + "\n")
     options.out.with_suffix(".md").write_text(text)
     if options.into:
         tables.put_between_markers(options.into, text)
-    lines, good = tables.summary(result)
-    print(text, "\n".join(lines + tables.other_builds(result)), sep="\n")
+    print(text, *tables.other_builds(result), sep="\n")
     return 0 if good else 1  # 1: a required ratio fails
 
 

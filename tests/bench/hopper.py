@@ -213,16 +213,28 @@ def figures(result, shapes, peers):
     ]
 
 
-def report(result, found):
-    """Markdown, and whether every required figure is reached."""
-    out = [f"- {run['machine']}; {run['date']}: `{run['command']}`" for run in result["runs"]]
+def in_short(found):
+    """Lines of Markdown, one figure each, and whether every required one is reached."""
     rows, good = [], True
     for f in found:
         words, verdict = f.judge()
         good = good and verdict != "MISSED"
         bound = lambda value: "at most " * f.at_most + f"{value:g}"
         rows.append([f.what, bound(f.required), bound(f.goal), words, verdict])
-    out += ["", *tables.rows_of(["figure", "required", "goal", "measured", ""], rows, left=5)]
+    return tables.rows_of(["figure", "required", "goal", "measured", ""], rows, left=5), good
+
+
+def missed(found):
+    """Lines of Markdown: the cells that miss what is required of each."""
+    rows = [[f.what, c.name, "not measured" if c.value is None else f.text(c.value), c.words]
+            for f in found if f.listed and not f.mean for c in f.cells if f.verdict(c.value) == "MISSED"]
+    return tables.rows_of(["missed", "cell", "value", "of"], rows, left=4) if rows else ["Of single cells none misses what is required."]
+
+
+def report(result, found):
+    """Markdown, and whether every required figure is reached."""
+    short, good = in_short(found)
+    out = [f"- {run['machine']}; {run['date']}: `{run['command']}`" for run in result["runs"]] + ["", *short]
     for f in found:
         if f.listed:
             out += ["", f"{f.what}:", ""]
@@ -260,12 +272,13 @@ def beside_peers(result):
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=pathlib.Path, nargs="+")
-    parser.add_argument("--into", metavar="PAGE", help="put a table of sm90 beside the best peers between this page's markers")
+    parser.add_argument("--into", metavar="PAGE", help="put the figures, what they miss and sm90 beside the best peers between this page's markers")
     options = parser.parse_args(words)
     result = tables.merge(tables.load(path) for path in options.results)
+    found = figures(result, tables.load(FOLDER / "shapes.json")["gemm"], tables.load(FOLDER / "peers.json"))
     if options.into:
-        tables.put_between_markers(options.into, beside_peers(result), "hopper")
-    text, good = report(result, figures(result, tables.load(FOLDER / "shapes.json")["gemm"], tables.load(FOLDER / "peers.json")))
+        tables.put_between_markers(options.into, "\n".join([*in_short(found)[0], "", *missed(found), "", beside_peers(result)]), "hopper")
+    text, good = report(result, found)
     print(text, end="")
     return 0 if good else 1
 
