@@ -7,7 +7,7 @@
 #define TEGROUP_IMPL_HD static inline
 #endif
 
-/* A caller's elements by their bits. His arrays may have any type of their size (float, _Float16, long long), and a compiler that sees
+/* Callers' elements by their bits. Their arrays may have any type of that size (float, _Float16, long long), and a compiler that sees
  * both may take it that a uint32_t is never a float. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_ANY __attribute__((may_alias))
