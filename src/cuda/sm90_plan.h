@@ -233,10 +233,26 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
     return share;
 }
 
+/* How many blocks of tiles of 64 rows come late, when others are done, with a tile each: as many as are there from the start, if groups have
+ * few rows, and weights take rounds to read and long enough, 150 us, that some blocks are ahead of others by what one takes to begin. Where
+ * one group has most of the rows, how many of the others have any is not known. (Measured: docs/performance.md, "Blocks that come late".) */
+static inline int64_t tegroup_impl_sm90_late(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
+    const int forward = p->op == TEGROUP_OP_FORWARD, i = TEGROUP_IMPL_SM90_64X256;
+    const double count = (double)tegroup_impl_max(1, p->groups), total = (double)tegroup_impl_expected_rows(desc, p),
+                 most = (double)desc->expected_rows_max, n = (double)(forward ? p->n : p->k),
+                 k = (double)(forward ? p->k : p->n);
+    const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect(count, total / count, most);
+    const tegroup_impl_sm90_share share = tegroup_impl_sm90_rows_share(p, &groups, i, n, k, 0);
+    const double rounds = count * share.tiles / (double)blocks,
+                 us = 2e-6 * count * share.there * n * k / tegroup_impl_sm90_costs(p->op)[i].tb;
+    if (p->op == TEGROUP_OP_WGRAD || desc->sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
+    return rounds >= 2 && us >= 150 ? blocks : 0;
+}
+
 /* Microseconds that a product is expected to take by the i-th row of its operation: tiles are worked on round by round, while runs of
- * them are dealt, and memory is read and written. */
+ * them are dealt, and memory is read and written, by blocks of which so many come late. */
 static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups, int32_t i,
-                                          int64_t blocks) {
+                                          int64_t blocks, int64_t late) {
     const tegroup_impl_sm90_cost cost = tegroup_impl_sm90_costs(p->op)[i];
     const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD,
               portable = p->op == TEGROUP_OP_DGRAD && i == TEGROUP_IMPL_SM90_FEW_ROWS;
@@ -254,14 +270,16 @@ static inline double tegroup_impl_sm90_us(const tegroup_problem *p, const tegrou
                      whole * (share.tiles > 0 ? share.work / share.tiles : 0) * cost.ns * (terms + cost.results) * 1e-3,
                  dealing = share.runs > 0 ? 0.55 * (groups->count * share.runs + rounds) : 0,
                  memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / cost.tb
-                          * (portable ? 1 + 65 / k : 1);
+                          * (portable                           ? 1 + 65 / k
+                             : late > 0 && cost.tile_rows == 64 ? 0.988
+                                                                : 1);
     return cbrt(sums * sums * sums + dealing * dealing * dealing + memory * memory * memory) + cost.us;
 }
 
 /* Which of an operation's rows, the first of which is `first`, is expected to be the fastest. Where C is added to a weight gradient, or
  * it has four bytes, memory decides, and larger tiles than 128x128 are worth while for long sums whose columns 192 divides. */
 static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, const tegroup_problem *p, int32_t first,
-                                              int64_t blocks) {
+                                              int64_t blocks, int64_t late) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
                   most = desc->expected_rows_max;
@@ -291,7 +309,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
     }
     for (int32_t i = 1; first + i < rows_count && rows[i].op == (int32_t)p->op; i++)
         if (tegroup_impl_sm90_runs(p, &rows[i])
-            && tegroup_impl_sm90_us(p, &groups, i, blocks) < tegroup_impl_sm90_us(p, &groups, best, blocks))
+            && tegroup_impl_sm90_us(p, &groups, i, blocks, late) < tegroup_impl_sm90_us(p, &groups, best, blocks, late))
             best = i;
     return first + best;
 }
@@ -381,6 +399,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
     int32_t first, usual;
+    int64_t blocks, late;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
                       p->rows);
@@ -401,9 +420,11 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     first = tegroup_impl_sm90_candidate(plan, 0);
     TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
-    usual = tegroup_impl_sm90_usual(desc, p, first, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
-    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
-        (uint64_t)tegroup_impl_sm90_tapering(desc, p, (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS]);
+    blocks = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
+    late = tegroup_impl_sm90_late(desc, p, blocks);
+    usual = tegroup_impl_sm90_usual(desc, p, first, blocks, late);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, p, blocks);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_LATE] = (uint64_t)late;
     return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
@@ -607,6 +628,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
     if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
+    if (!epilogue && !wgrad && tile_m == lines) call.late = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_LATE];
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
@@ -636,10 +658,10 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks),
-                                                               dim3(TEGROUP_IMPL_SM90_THREADS), arguments,
-                                                               (size_t)shared_bytes, stream),
-                                              "stream", "the kernel must launch", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
+        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks + (unsigned)call.late),
+                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)shared_bytes, stream),
+        "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
 

@@ -42,6 +42,7 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t narrows;              /* the last groups that have narrow tiles alone */
+    int32_t late;                 /* the last blocks, for which there is room when others are done: SHAPE::LATE */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
@@ -86,6 +87,11 @@ struct tegroup_impl_sm90_shape {
     static constexpr bool NARROWS = NARROW < COLS;
     /* Whether tiles may take unlike times. */
     static constexpr bool DEALS = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
+    /* Whether the last tiles worked on may be given to whoever is done first. Tiles of few rows wait for memory alone, which serves
+     * some multiprocessors a tenth faster than others: so the grid has blocks more than there is room for, each of which begins when
+     * another one is done, and has one tile. These are the first tiles of all, and blocks go round with those that follow: nobody
+     * need know how many there are. */
+    static constexpr bool LATE = TILE_M == 64 && OP != TEGROUP_OP_WGRAD;
     /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
@@ -244,12 +250,16 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                                                       : (wide > 0 && wide < tiles_n && k_of(0) >= SHAPE::DEALT_K)
                                                             || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
+        if (SHAPE::LATE) turn = is_late() ? turn - at_once() : turn + call.late;
         load(0, 0);
         /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
             deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)
                     >= TEGROUP_IMPL_SM90_ENOUGH * tegroup_impl_min(32, desc.a.shape.groups);
     }
+    /* Blocks that there is room for from the start, and whether this is another. */
+    __device__ __forceinline__ int32_t at_once() const { return (int32_t)gridDim.x - (SHAPE::LATE ? call.late : 0); }
+    __device__ __forceinline__ bool is_late() const { return SHAPE::LATE && (int32_t)blockIdx.x >= at_once(); }
     /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
@@ -314,12 +324,12 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         for (;;) {
             const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
             if (turn < end) break;
-            if (base + 32 >= desc.a.shape.groups) return false;
+            if ((SHAPE::LATE && turn == INT64_MAX) || base + 32 >= desc.a.shape.groups) return false;
             load(base + 32, end);
         }
         *of = __ffs((int)__ballot_sync(0xffffffffu, turn < before + sum)) - 1;
         *local = (int32_t)(turn - before - __shfl_sync(0xffffffffu, sum - tiles, *of));
-        turn += gridDim.x;
+        turn = is_late() ? INT64_MAX : turn + at_once();
         return true;
     }
     /* The same of tiles that are dealt. Those of the last groups closely: the others even out. */

@@ -1236,6 +1236,74 @@ UTEST(sanitize, sm90_tapers) {
     }
 }
 
+/* Blocks that come late have the first tiles, as many as there are. */
+UTEST(sanitize, sm90_late) {
+    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
+    const int64_t counts[4][3] = {{60, 70, 60}, {0, 190, 0}, {1, 0, 2}, {0, 0, 0}};
+    const uint64_t late[3] = {0, 5, 200};
+    rng r = rng_seed(3022);
+    for (int i = 0; i < 2; i++) {
+        product p;
+        int64_t disturbed;
+        memset(&p, 0, sizeof p);
+        p.op = ops[i];
+        p.in = p.out = halves[i];
+        p.groups = 3;
+        p.rows = 190;
+        p.n = i ? 264 : 776;
+        p.k = i ? 776 : 264;
+        p.seed = 40 + (uint64_t)i;
+        product_make(&p, TEGROUP_BACKEND_SM90);
+        p.desc.sm_limit = 3; /* so few tiles are rounds, too */
+        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
+        for (int sizes = 0; sizes < 4; sizes++) {
+            uint64_t wanted = 0;
+            product_counts(&p, counts[sizes]);
+            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++)
+                for (int j = 0; j < 3; j++) {
+                    ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+                    p.plan.algorithm[TEGROUP_IMPL_PLANNED_LATE] = late[j];
+                    product_poison(&p, NULL);
+                    ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
+                    if (row == 0 && j == 0) wanted = product_hash(&p, NULL);
+                    ASSERT_EQ(wanted, product_hash(&p, NULL));
+                    const verdict v = product_sample(&p, 300, &r, &disturbed);
+                    ASSERT_LE(v.worst, 1);
+                    ASSERT_EQ(0, disturbed);
+                }
+        }
+        product_free(&p);
+    }
+    /* Who has them: 805 MB of weights for even groups, unless multiprocessors are left to others, one group has most of the rows, or it is a
+     * weight gradient. */
+    tegroup_gemm_desc desc;
+    tegroup_problem problem;
+    memset(&desc, 0, sizeof desc);
+    memset(&problem, 0, sizeof problem);
+    problem.op = TEGROUP_OP_FORWARD;
+    problem.groups = 128;
+    problem.n = 1536;
+    problem.k = 2048;
+    desc.expected_rows = 1024;
+    desc.expected_rows_max = 8;
+    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
+    desc.expected_rows_max = 40;
+    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
+    desc.expected_rows_max = 640;
+    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
+    desc.expected_rows_max = 8;
+    desc.sm_limit = 100;
+    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 100));
+    desc.sm_limit = 0;
+    problem.op = TEGROUP_OP_DGRAD;
+    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
+    problem.k = 512;
+    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
+    problem.k = 2048;
+    problem.op = TEGROUP_OP_WGRAD;
+    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
+}
+
 UTEST(contract, line6_bitwise_deterministic) {
     EACH_BACKEND(b) {
         one_hash(utest_result, b);
