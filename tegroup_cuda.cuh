@@ -2446,7 +2446,8 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering and tegroup_impl_sm90_late say. */
+ * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
+ * tegroup_impl_sm90_staggers say. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -2454,7 +2455,8 @@ enum {
     TEGROUP_IMPL_PLANNED_BLOCKS,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_LATE
+    TEGROUP_IMPL_PLANNED_LATE,
+    TEGROUP_IMPL_PLANNED_STAGGERS
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
@@ -4550,6 +4552,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t narrows;              /* the last groups that have narrow tiles alone */
     int32_t late;                 /* the last blocks, for which there is room when others are done: SHAPE::LATE */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
+    int32_t staggers;             /* its results of four bytes meet in no bank of shared memory */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
@@ -5936,6 +5939,8 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         const int me = tegroup_impl_thread(), lane = me % 32;
         const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
+        /* Rows of two neighbours meet in the same banks; not so if those of odd rows have their eights of columns two further on. */
+        const bool further = SHAPE::OP == TEGROUP_OP_WGRAD && call.staggers && lane / 4 % 2;
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -5944,11 +5949,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
-                for (int c = 0; c < 4; c++) {
+                for (int turn = 0; turn < 4; turn++) {
+                    const int c = further ? turn ^ 2 : turn;
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
-                    for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
+                    for (int i = 0; i < 4; i++) /* sums stay in registers: no place is worked out */
+                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (turn ^ 2)) * 4 + i]
+                                                                         : sum[m][(s * 4 + turn) * 4 + i]);
                     if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
@@ -6472,6 +6480,14 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     return best;
 }
 
+/* Whether results of a gradient that is added to FP32 are better staggered: of groups of some 512 to 1,024 rows shared memory is what
+ * bounds it (measured: docs/performance.md, "What bounds gradients into FP32"). */
+static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
+    return p->accumulate && p->d == TEGROUP_DTYPE_F32 && average >= 512 && average < 1280
+           && (double)p->n * (double)p->k >= 3e6;
+}
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -6513,6 +6529,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     usual = tegroup_impl_sm90_usual(desc, p, first, blocks, late);
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, p, blocks);
     plan->algorithm[TEGROUP_IMPL_PLANNED_LATE] = (uint64_t)late;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] = (uint64_t)tegroup_impl_sm90_staggers(desc, p);
     return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
@@ -6714,6 +6731,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     /* Where D's columns end within 16 bytes, TMA does not store them. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    call.staggers = wgrad && plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] != 0;
     if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
     if (!epilogue && !wgrad && tile_m == lines) call.late = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_LATE];

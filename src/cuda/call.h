@@ -75,7 +75,8 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering and tegroup_impl_sm90_late say. */
+ * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
+ * tegroup_impl_sm90_staggers say. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -83,7 +84,8 @@ enum {
     TEGROUP_IMPL_PLANNED_BLOCKS,
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_LATE
+    TEGROUP_IMPL_PLANNED_LATE,
+    TEGROUP_IMPL_PLANNED_STAGGERS
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each

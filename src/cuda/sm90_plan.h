@@ -384,6 +384,14 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     return best;
 }
 
+/* Whether results of a gradient that is added to FP32 are better staggered: of groups of some 512 to 1,024 rows shared memory is what
+ * bounds it (measured: docs/performance.md, "What bounds gradients into FP32"). */
+static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
+    return p->accumulate && p->d == TEGROUP_DTYPE_F32 && average >= 512 && average < 1280
+           && (double)p->n * (double)p->k >= 3e6;
+}
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);
@@ -425,6 +433,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     usual = tegroup_impl_sm90_usual(desc, p, first, blocks, late);
     plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, p, blocks);
     plan->algorithm[TEGROUP_IMPL_PLANNED_LATE] = (uint64_t)late;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] = (uint64_t)tegroup_impl_sm90_staggers(desc, p);
     return tegroup_impl_sm90_choose(plan, usual, error);
 }
 
@@ -626,6 +635,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     /* Where D's columns end within 16 bytes, TMA does not store them. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
+    call.staggers = wgrad && plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] != 0;
     if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
     if (!epilogue && !wgrad && tile_m == lines) call.late = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_LATE];

@@ -44,6 +44,7 @@ typedef struct tegroup_impl_sm90_call {
     int32_t narrows;              /* the last groups that have narrow tiles alone */
     int32_t late;                 /* the last blocks, for which there is room when others are done: SHAPE::LATE */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
+    int32_t staggers;             /* its results of four bytes meet in no bank of shared memory */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */

@@ -1135,8 +1135,9 @@ UTEST(sanitize, sm90_adds_in_l2) {
             }
             ASSERT_EQ(TEGROUP_OK, product_plan(&p));
             ASSERT_GT(tegroup_impl_sm90_candidates(&p.plan), 1);
-            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++) {
-                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+            for (int32_t i = 0; i < 2 * tegroup_impl_sm90_candidates(&p.plan); i++) {
+                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, i / 2), &p.error));
+                p.plan.algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] = (uint64_t)(i % 2);
                 if (!elsewhere) MUST(cudaMemcpy(p.desc.d.data, bits, bytes, cudaMemcpyHostToDevice));
                 else MUST(cudaMemset(p.desc.d.data, 0xFF, bytes));
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
