@@ -33,9 +33,10 @@
  *   [23] Hopper GEMM: operands to shared memory
  *   [24] Hopper GEMM: results from shared memory
  *   [25] Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [26] Hopper GEMM: plan and launch
- *   [27] GPU backends: plan, check and run
- *   [28] GPU backends: choosing an algorithm
+ *   [26] Hopper GEMM: kernels, and which one a plan takes
+ *   [27] Hopper GEMM: plan and launch
+ *   [28] GPU backends: plan, check and run
+ *   [29] GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version ==== */
@@ -5949,14 +5950,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
-                for (int turn = 0; turn < 4; turn++) {
-                    const int c = further ? turn ^ 2 : turn;
+                for (int n = 0; n < 4; n++) {
+                    const int c = further ? n ^ 2 : n;
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) /* sums stay in registers: no place is worked out */
-                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (turn ^ 2)) * 4 + i]
-                                                                         : sum[m][(s * 4 + turn) * 4 + i]);
+                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (n ^ 2)) * 4 + i]
+                                                                         : sum[m][(s * 4 + n) * 4 + i]);
                     if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
@@ -6094,7 +6095,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [26] Hopper GEMM: plan and launch ==== */
+/* ==== [26] Hopper GEMM: kernels, and which one a plan takes ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
@@ -6337,11 +6338,11 @@ static inline int64_t tegroup_impl_sm90_late(const tegroup_gemm_desc *desc, cons
     const double count = (double)tegroup_impl_max(1, p->groups), total = (double)tegroup_impl_expected_rows(desc, p),
                  most = (double)desc->expected_rows_max, n = (double)(forward ? p->n : p->k),
                  k = (double)(forward ? p->k : p->n);
+    if (p->op == TEGROUP_OP_WGRAD || desc->sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
     const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect(count, total / count, most);
     const tegroup_impl_sm90_share share = tegroup_impl_sm90_rows_share(p, &groups, i, n, k, 0);
     const double rounds = count * share.tiles / (double)blocks,
                  us = 2e-6 * count * share.there * n * k / tegroup_impl_sm90_costs(p->op)[i].tb;
-    if (p->op == TEGROUP_OP_WGRAD || desc->sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
     return rounds >= 2 && us >= 150 ? blocks : 0;
 }
 
@@ -6487,6 +6488,8 @@ static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, cons
     return p->accumulate && p->d == TEGROUP_DTYPE_F32 && average >= 512 && average < 1280
            && (double)p->n * (double)p->k >= 3e6;
 }
+
+/* ==== [27] Hopper GEMM: plan and launch ==== */
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -6781,7 +6784,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [27] GPU backends: plan, check and run ==== */
+/* ==== [28] GPU backends: plan, check and run ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -6904,7 +6907,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [28] GPU backends: choosing an algorithm ==== */
+/* ==== [29] GPU backends: choosing an algorithm ==== */
 
 /* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
 static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {

@@ -249,14 +249,14 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
-                for (int turn = 0; turn < 4; turn++) {
-                    const int c = further ? turn ^ 2 : turn;
+                for (int n = 0; n < 4; n++) {
+                    const int c = further ? n ^ 2 : n;
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) /* sums stay in registers: no place is worked out */
-                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (turn ^ 2)) * 4 + i]
-                                                                         : sum[m][(s * 4 + turn) * 4 + i]);
+                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (n ^ 2)) * 4 + i]
+                                                                         : sum[m][(s * 4 + n) * 4 + i]);
                     if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {

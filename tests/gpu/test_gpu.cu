@@ -1275,8 +1275,8 @@ UTEST(sanitize, sm90_late) {
         }
         product_free(&p);
     }
-    /* Who has them: 805 MB of weights for even groups, unless multiprocessors are left to others, one group has most of the rows, or it is a
-     * weight gradient. */
+    /* Who has them: 805 MB of weights for groups of few rows, unless multiprocessors are left to others, one group has most of the rows,
+     * or it is a weight gradient. */
     tegroup_gemm_desc desc;
     tegroup_problem problem;
     memset(&desc, 0, sizeof desc);
@@ -1292,6 +1292,10 @@ UTEST(sanitize, sm90_late) {
     ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
     desc.expected_rows_max = 640;
     ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
+    desc.expected_rows = 128 * 49;
+    desc.expected_rows_max = 49;
+    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
+    desc.expected_rows = 1024;
     desc.expected_rows_max = 8;
     desc.sm_limit = 100;
     ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 100));
