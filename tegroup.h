@@ -39,43 +39,44 @@
  *   [6] Prepare and snapshot
  *   [7] Workspace layouts
  *   [8] cuBLASLt's functions
- *   [9] Grouped GEMM
- *   [10] Plan and explain
- *   [11] Validation
- *   [12] Gated activations
- *   [13] Grouped linear
- *   [14] Grouped MLP
- *   [15] Op chain
- *   [16] MoE operations
- *   [17] Functions
- *   [18] Helpers
- *   [19] Names and texts
- *   [20] Conversions
- *   [21] Scale layouts
- *   [22] Layout arithmetic
- *   [23] Checks of tensors and matrices
- *   [24] Prepare
- *   [25] The problem of a GEMM
- *   [26] Backend and quirk tables
- *   [27] Rows
- *   [28] CPU GEMM kernel
- *   [29] Explain and plan
- *   [30] The product of one group
- *   [31] Set-up of a grouped cuBLASLt matmul
- *   [32] CPU GEMM
- *   [33] Check and run a GEMM
- *   [34] Tune, save and load a plan
- *   [35] Formulas
- *   [36] Activation formulas
- *   [37] Activations
- *   [38] Grouped linear layer
- *   [39] Grouped MLP: tensors and rules
- *   [40] Grouped MLP
- *   [41] Op chain: rules and buffers
- *   [42] Op chain
- *   [43] Validate
- *   [44] Router
- *   [45] Permute and combine
+ *   [9] Options
+ *   [10] Grouped GEMM
+ *   [11] Plan and explain
+ *   [12] Validation
+ *   [13] Gated activations
+ *   [14] Grouped linear
+ *   [15] Grouped MLP
+ *   [16] Op chain
+ *   [17] MoE operations
+ *   [18] Functions
+ *   [19] Helpers
+ *   [20] Names and texts
+ *   [21] Conversions
+ *   [22] Scale layouts
+ *   [23] Layout arithmetic
+ *   [24] Checks of tensors and matrices
+ *   [25] Prepare
+ *   [26] The problem of a GEMM
+ *   [27] Backend and quirk tables
+ *   [28] Rows
+ *   [29] CPU GEMM kernel
+ *   [30] Explain and plan
+ *   [31] The product of one group
+ *   [32] Set-up of a grouped cuBLASLt matmul
+ *   [33] CPU GEMM
+ *   [34] Check and run a GEMM
+ *   [35] Tune, save and load a plan
+ *   [36] Formulas
+ *   [37] Activation formulas
+ *   [38] Activations
+ *   [39] Grouped linear layer
+ *   [40] Grouped MLP: tensors and rules
+ *   [41] Grouped MLP
+ *   [42] Op chain: rules and buffers
+ *   [43] Op chain
+ *   [44] Validate
+ *   [45] Router
+ *   [46] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -478,22 +479,7 @@ typedef struct tegroup_cublaslt_functions {
 } tegroup_cublaslt_functions;
 #undef TEGROUP_IMPL_MEMBER
 
-/* ==== [9] Grouped GEMM ==== */
-
-/* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
-typedef enum tegroup_op {
-    TEGROUP_OP_UNSET   = 0,
-    TEGROUP_OP_FORWARD = 1, /* D = A B^T   a: X [ragged m, k], b: W [groups, n, k], d: Y [ragged m, n]  (NT) */
-    TEGROUP_OP_DGRAD   = 2, /* D = A B     a: dY [ragged m, n], b: W [groups, n, k], d: dX [ragged m, k] (NN) */
-    TEGROUP_OP_WGRAD   = 3  /* D = A^T B   a: dY [ragged m, n], b: X [ragged m, k], d: dW [groups, n, k] (TN) */
-} tegroup_op;
-
-/* What happens to rows of D that no group owns (gaps and the tail). */
-typedef enum tegroup_tail {
-    TEGROUP_TAIL_KEEP   = 0, /* untouched, bit for bit                                */
-    TEGROUP_TAIL_ZERO   = 1, /* exact zeros: for buffers that leave the process       */
-    TEGROUP_TAIL_POISON = 2  /* NaN: shows whoever reads rows that were never written */
-} tegroup_tail;
+/* ==== [9] Options ==== */
 
 /* The type in which products are summed. */
 typedef enum tegroup_compute {
@@ -518,6 +504,61 @@ typedef enum tegroup_check_level {
                                 device pointer is. Entries of one list are compared with single buffers,
                                 not with entries of another list                                         */
 } tegroup_check_level;
+
+/* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
+ * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events; check_level,
+ * threads and these are the call's own, and the rest must be as planned wherever a call looks at it. */
+typedef struct tegroup_options {
+    tegroup_compute     compute;       /* the type of the sums                                                          */
+    tegroup_backend     backend;       /* AUTO, or the one to use or be told why not                                    */
+    tegroup_check_level check_level;   /* how much a call checks                                                        */
+    int32_t             threads;       /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
+    int32_t             sm_limit;      /* GPU: multiprocessors that a product uses at most; 0 = all. Tails and bias gradients
+                                          are small kernels of their own, and not limited                               */
+    int32_t             data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
+                                          bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
+                                          offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
+                                          Below 16, SM90 and CUBLASLT_GROUPED are not taken.
+                                          CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
+                                          its own, and refuses other addresses then; not for lists                      */
+    int64_t             expected_rows; /* hint: rows in all groups together; 0 = capacity. Speed only, but
+                                          cuBLASLt's algorithm, and so its numerics_id, may follow it                   */
+    int64_t             expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
+                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
+                                          tegroup_plan_tune has to try may follow it                                    */
+    uint64_t            ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                           */
+    void               *workspace;     /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
+                                          Contents are garbage before and after. One call at a time may use it: a wgrad
+                                          that may run beside other calls needs its own                                 */
+    size_t              workspace_bytes; /* >= what the plan asks for                                                   */
+    size_t              cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
+                                          documented advice for Hopper and later                                        */
+    struct cublasLtContext *cublaslt;  /* cuBLASLt backends: the caller's handle                                        */
+    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded   */
+    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
+                                          These and the events are as the workspace: for one call at a time             */
+    struct CUevent_st  *const *events; /* [stream_count + 1] host list, for the fork and the joins                      */
+    int32_t             stream_count;
+    int32_t             host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
+                                          CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
+} tegroup_options;
+
+/* ==== [10] Grouped GEMM ==== */
+
+/* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
+typedef enum tegroup_op {
+    TEGROUP_OP_UNSET   = 0,
+    TEGROUP_OP_FORWARD = 1, /* D = A B^T   a: X [ragged m, k], b: W [groups, n, k], d: Y [ragged m, n]  (NT) */
+    TEGROUP_OP_DGRAD   = 2, /* D = A B     a: dY [ragged m, n], b: W [groups, n, k], d: dX [ragged m, k] (NN) */
+    TEGROUP_OP_WGRAD   = 3  /* D = A^T B   a: dY [ragged m, n], b: X [ragged m, k], d: dW [groups, n, k] (TN) */
+} tegroup_op;
+
+/* What happens to rows of D that no group owns (gaps and the tail). */
+typedef enum tegroup_tail {
+    TEGROUP_TAIL_KEEP   = 0, /* untouched, bit for bit                                */
+    TEGROUP_TAIL_ZERO   = 1, /* exact zeros: for buffers that leave the process       */
+    TEGROUP_TAIL_POISON = 2  /* NaN: shows whoever reads rows that were never written */
+} tegroup_tail;
 
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
@@ -561,41 +602,10 @@ typedef struct tegroup_gemm_desc {
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
-    tegroup_compute compute;     /* the type of the sums                                                          */
-    int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
-    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
-                                          cuBLASLt's algorithm, and so its numerics_id, may follow it             */
-    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                          tegroup_plan_tune has to try may follow it                              */
-    int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                             bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
-                                             offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
-                                             Below 16, SM90 and CUBLASLT_GROUPED are not taken.
-                                             CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                             its own, and refuses other addresses then; not for lists               */
-    tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
-    int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
-                                    are small kernels of their own, and not limited                               */
-    int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
-    uint64_t        ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                         */
-    tegroup_check_level check_level;
-    void           *workspace;       /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
-                                        Contents are garbage before and after. One call at a time may use it      */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
-    size_t          cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
-                                               documented advice for Hopper and later                             */
-    struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
-    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
-    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
-                                           These and the events are as the workspace: for one call at a time        */
-    struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
-    int32_t         stream_count;
-    int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
-                                         CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture     */
+    tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;
 
-/* ==== [10] Plan and explain ==== */
+/* ==== [11] Plan and explain ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -618,7 +628,6 @@ typedef struct tegroup_problem {
     int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
     tegroup_tail    tail;
-    int32_t         split_k;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -741,7 +750,7 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [11] Validation ==== */
+/* ==== [12] Validation ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
@@ -779,7 +788,7 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out                                                                             */
 } tegroup_validate_desc;
 
-/* ==== [12] Gated activations ==== */
+/* ==== [13] Gated activations ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
  * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
@@ -833,7 +842,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [13] Grouped linear ==== */
+/* ==== [14] Grouped linear ==== */
 
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
@@ -872,26 +881,7 @@ typedef struct tegroup_linear_desc {
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
-
-    /* From here on as in tegroup_gemm_desc, for each of the products. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* the product that gives grad_row_scale has one column: its backend is AUTO  */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes, which serves every call                    */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
+    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its backend is AUTO */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */
@@ -905,7 +895,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [14] Grouped MLP ==== */
+/* ==== [15] Grouped MLP ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
@@ -980,26 +970,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
-
-    /* From here on as in tegroup_gemm_desc, for each of the products; threads for the activation, too. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* the product that gives the bias's part of grad_row_scale has one column: AUTO  */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes; wgrad: >= plan.wgrad_workspace.total_bytes */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
+    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one column:
+                                       its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
@@ -1035,7 +1007,7 @@ typedef struct tegroup_mlp_plan {
     tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
 } tegroup_mlp_plan;
 
-/* ==== [15] Op chain ==== */
+/* ==== [16] Op chain ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1105,28 +1077,9 @@ typedef struct tegroup_chain_desc {
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
     void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
     size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
-
-    /* From here on as in tegroup_linear_desc, for each op. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* of a BIAS, which multiplies nothing, it is AUTO                            */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
     int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
                                        wanted; written only on error                                              */
+    tegroup_options options;        /* of each op; a BIAS multiplies nothing: its backend is AUTO */
 } tegroup_chain_desc;
 
 /* How an op runs. */
@@ -1166,7 +1119,7 @@ typedef struct tegroup_chain_plan {
     tegroup_mlp_plan    mlps[2];
 } tegroup_chain_plan;
 
-/* ==== [16] MoE operations ==== */
+/* ==== [17] MoE operations ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -1268,7 +1221,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [17] Functions ==== */
+/* ==== [18] Functions ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1462,7 +1415,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [18] Helpers ==== */
+/* ==== [19] Helpers ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1548,7 +1501,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [19] Names and texts ==== */
+/* ==== [20] Names and texts ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1636,7 +1589,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [20] Conversions ==== */
+/* ==== [21] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1769,7 +1722,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [21] Scale layouts ==== */
+/* ==== [22] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1830,7 +1783,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [22] Layout arithmetic ==== */
+/* ==== [23] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1976,7 +1929,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [23] Checks of tensors and matrices ==== */
+/* ==== [24] Checks of tensors and matrices ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -2429,7 +2382,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [24] Prepare ==== */
+/* ==== [25] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2835,7 +2788,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [25] The problem of a GEMM ==== */
+/* ==== [26] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -2861,43 +2814,47 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
     return TEGROUP_OK;
 }
 
-/* Rules about the descriptor's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
+/* Rules of the options alone. */
+static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
+    TEGROUP_IMPL_RULE((uint32_t)o->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "options.compute",
+                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, o->compute);
+    TEGROUP_IMPL_RULE((uint32_t)o->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "options.backend",
+                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, o->backend);
+    TEGROUP_IMPL_RULE((uint32_t)o->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "options.check_level",
+                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, o->check_level);
+    TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
+    TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
+    TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
+                          && (o->data_alignment_bytes & (o->data_alignment_bytes - 1)) == 0,
+                      ERROR_VALUE, "options.data_alignment_bytes",
+                      "must be 0 or a power of two up to TEGROUP_ALIGNMENT", TEGROUP_ALIGNMENT,
+                      o->data_alignment_bytes);
+    TEGROUP_IMPL_RULE(o->expected_rows >= 0, ERROR_VALUE, "options.expected_rows", "must not be negative", 0,
+                      o->expected_rows);
+    TEGROUP_IMPL_RULE(o->expected_rows_max >= 0, ERROR_VALUE, "options.expected_rows_max", "must not be negative", 0,
+                      o->expected_rows_max);
+    TEGROUP_IMPL_RULE(o->stream_count >= 0, ERROR_VALUE, "options.stream_count", "must not be negative", 0,
+                      o->stream_count);
+    TEGROUP_IMPL_RULE(o->host_sizes_final == 0 || o->host_sizes_final == 1, ERROR_VALUE, "options.host_sizes_final",
+                      "must be 0 or 1", 1, o->host_sizes_final);
+    TEGROUP_IMPL_RULE(!o->cublaslt_functions || o->cublaslt_functions->struct_size == sizeof *o->cublaslt_functions,
+                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", "must be the size of the struct",
+                      sizeof *o->cublaslt_functions, o->cublaslt_functions->struct_size);
+    return TEGROUP_OK;
+}
+
+/* Rules of a product's own numbers and enums. */
+static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
                       TEGROUP_OP_WGRAD, desc->op);
     TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
                       TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
-    TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
-    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0,
-                      desc->expected_rows);
-    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
-                      desc->expected_rows_max);
-    TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
-    TEGROUP_IMPL_RULE(desc->data_alignment_bytes >= 0 && desc->data_alignment_bytes <= TEGROUP_ALIGNMENT
-                          && (desc->data_alignment_bytes & (desc->data_alignment_bytes - 1)) == 0,
-                      ERROR_VALUE, "data_alignment_bytes", "must be 0 or a power of two up to TEGROUP_ALIGNMENT",
-                      TEGROUP_ALIGNMENT, desc->data_alignment_bytes);
-    TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
-    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
-                      desc->stream_count);
-    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
-                      "must be 0 or 1", 1, desc->host_sizes_final);
-    TEGROUP_IMPL_RULE(!desc->cublaslt_functions
-                          || desc->cublaslt_functions->struct_size == sizeof *desc->cublaslt_functions,
-                      ERROR_STRUCT_SIZE, "cublaslt_functions.struct_size", "must be the size of the struct",
-                      sizeof *desc->cublaslt_functions, desc->cublaslt_functions->struct_size);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
-    return TEGROUP_OK;
+    return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
 }
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
@@ -2967,7 +2924,7 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 /* Rules between data types. */
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    int is_f64 = desc->compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
+    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
     TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
                       "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
     TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
@@ -3041,7 +2998,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
@@ -3058,7 +3015,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
     problem->space = desc->space;
-    problem->compute = desc->compute;
+    problem->compute = desc->options.compute;
     problem->groups = desc->a.shape.groups;
     problem->rows = desc->a.shape.rows;
     problem->n = desc->op == TEGROUP_OP_FORWARD ? desc->d.shape.cols : desc->a.shape.cols;
@@ -3101,11 +3058,10 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
-    problem->split_k = desc->split_k > 1 ? desc->split_k : 1;
     return TEGROUP_OK;
 }
 
-/* ==== [26] Backend and quirk tables ==== */
+/* ==== [27] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3207,11 +3163,11 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].when == when && desc->ignore_quirks >> i & 1u) return 1;
+        if (quirks[i].when == when && desc->options.ignore_quirks >> i & 1u) return 1;
     return 0;
 }
 
-/* ==== [27] Rows ==== */
+/* ==== [28] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3317,7 +3273,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [28] CPU GEMM kernel ==== */
+/* ==== [29] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3603,7 +3559,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [29] Explain and plan ==== */
+/* ==== [30] Explain and plan ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -3708,7 +3664,7 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
     then.cublaslt_version = version;
     for (i = 0; i < count; i++) {
         if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-            || desc->ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
+            || desc->options.ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
             continue;
         then.cublaslt_version = quirks[i].cublaslt_below;
         i = -1; /* another may apply to that one */
@@ -3770,9 +3726,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs here",
                       tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
                       target->cublaslt_version);
-    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->cublaslt, ERROR_UNSUPPORTED, "cublaslt",
+    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
                       "must be the caller's cublasLtHandle_t", 1, 0);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
+    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
@@ -3833,17 +3789,16 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
                       TEGROUP_TAIL_KEEP, p->tail);
-    TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
-                      "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
-    TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
-    TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
-                      "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
-                      desc->data_alignment_bytes);
+    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "options.sm_limit",
+                      "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
+    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data, ERROR_UNSUPPORTED,
+                      "options.data_alignment_bytes", "must be 0 or at least what the backend needs", data,
+                      desc->options.data_alignment_bytes);
     TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
-                          || desc->data_alignment_bytes >= data,
-                      ERROR_UNSUPPORTED, "data_alignment_bytes",
+                          || desc->options.data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "options.data_alignment_bytes",
                       "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
-                      desc->data_alignment_bytes);
+                      desc->options.data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
@@ -3866,9 +3821,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                             tegroup_backend backend, const tegroup_target *target, int32_t threads,
                                             tegroup_layout *layout) {
-    int64_t cublas = !desc->cublas_workspace_bytes                        ? INT64_C(32) << 20
-                     : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
-                                                                          : (int64_t)desc->cublas_workspace_bytes;
+    int64_t cublas = !desc->options.cublas_workspace_bytes                        ? INT64_C(32) << 20
+                     : desc->options.cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
+                                                                          : (int64_t)desc->options.cublas_workspace_bytes;
     int32_t i, count, separate = 0;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_impl_layout_begin(layout);
@@ -3878,7 +3833,7 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
         for (i = 0; i < count; i++)
             separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
                         && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
-                        && !(desc->ignore_quirks >> i & 1u);
+                        && !(desc->options.ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
@@ -3886,7 +3841,7 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
         tegroup_impl_layout_add(
             layout, "cuBLASLt, one part a stream",
-            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->stream_count)));
+            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->options.stream_count)));
         if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
             tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
             tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
@@ -3929,7 +3884,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     if (verdict->status != TEGROUP_OK) return;
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
             && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
@@ -3944,7 +3899,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     tegroup_impl_gemm_layout(desc, p, backend, target, threads, &layout);
     if (tegroup_impl_layout_overflowed(&layout)) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = "cublas_workspace_bytes";
+        verdict->field = "options.cublas_workspace_bytes";
         verdict->rule = "must leave the workspace addressable";
         verdict->expected = tegroup_impl_max_bytes();
         verdict->got = INT64_MAX;
@@ -3985,8 +3940,8 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
 }
 
 static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
-    int32_t limit = desc->threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->threads, target->threads)
-                                                             : desc->threads + target->threads;
+    int32_t limit = desc->options.threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
+                                                             : desc->options.threads + target->threads;
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
@@ -4000,7 +3955,7 @@ static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_
 
 /* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
-    int64_t parts[11];
+    int64_t parts[10];
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -4010,8 +3965,7 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[6] = p->b;
     parts[7] = p->d;
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = p->split_k;
-    parts[10] = sm;
+    parts[9] = sm;
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
@@ -4030,7 +3984,7 @@ static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc
     made->cublaslt_version = target->cublaslt_version;
     made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
-    made->sm_limit = desc->sm_limit;
+    made->sm_limit = desc->options.sm_limit;
     made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
     if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
     tegroup_impl_gemm_layout(desc, problem, backend, target, made->threads, &made->workspace);
@@ -4060,7 +4014,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(&problem, i), &resolved, here,
                              tegroup_impl_plan_threads(desc, &resolved), v);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
-            || (desc->backend != TEGROUP_BACKEND_AUTO && desc->backend != v->backend))
+            || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
         memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
         status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
@@ -4098,9 +4052,9 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     if (made.backend == TEGROUP_BACKEND_AUTO) {
         for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-            int asked = desc->backend == TEGROUP_BACKEND_AUTO
+            int asked = desc->options.backend == TEGROUP_BACKEND_AUTO
                             ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                            : verdicts[i].backend == desc->backend;
+                            : verdicts[i].backend == desc->options.backend;
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
                 refused = &verdicts[i]; /* a failure first */
         }
@@ -4113,7 +4067,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [30] The product of one group ==== */
+/* ==== [31] The product of one group ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -4218,7 +4172,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [31] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [32] Set-up of a grouped cuBLASLt matmul ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -4505,7 +4459,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [32] CPU GEMM ==== */
+/* ==== [33] CPU GEMM ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -4711,9 +4665,9 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
 static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                 const tegroup_snapshot_view views[4], int32_t thread) {
-    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace)
-                    + thread * tegroup_impl_cpu_panel_bytes(desc->compute);
-    int is_f64 = desc->compute == TEGROUP_COMPUTE_F64;
+    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace)
+                    + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
+    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
     int64_t t;
@@ -4768,7 +4722,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [33] Check and run a GEMM ==== */
+/* ==== [34] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -4790,7 +4744,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     int32_t i;
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
-    TEGROUP_IMPL_SAME(compute, "compute");
+    TEGROUP_IMPL_SAME(compute, "options.compute");
     TEGROUP_IMPL_SAME(groups, "a.shape.groups");
     TEGROUP_IMPL_SAME(rows, "a.shape.rows");
     TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols");
@@ -4823,7 +4777,6 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
-    TEGROUP_IMPL_SAME(split_k, "split_k");
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
@@ -4883,8 +4836,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                          "must not overlap c, unless it is c with the same ld and snapshot",
                                          "must not overlap d", "must not overlap bias"};
     tegroup_impl_region regions[9];
-    tegroup_check_level level = desc->check_level;
-    const void *workspace = desc->workspace;
+    tegroup_check_level level = desc->options.check_level;
+    const void *workspace = desc->options.workspace;
     int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
     int64_t scale_rows =
         tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
@@ -4922,7 +4875,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                           0, 1);
     for (i = 0; i < 5; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(tensors[i], workspace, workspace_bytes, level),
-                          ERROR_OVERLAP, "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+                          ERROR_OVERLAP, "options.workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
     for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
@@ -4930,7 +4883,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         TEGROUP_IMPL_RULE(!writes_bias || !tegroup_impl_tensor_overlaps(bias, r->base, r->bytes, level), ERROR_OVERLAP,
                           bias_field, r->rule, 0, 1);
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, workspace_bytes, r->base, r->bytes), ERROR_OVERLAP,
-                          "workspace", r->rule, 0, 1);
+                          "options.workspace", r->rule, 0, 1);
     }
     return TEGROUP_OK;
 }
@@ -5002,15 +4955,15 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                       "must be set with data", desc->d.dtype, 0);
     TEGROUP_IMPL_RULE(problem.bias != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers), ERROR_UNSET,
                       "bias.dtype", "must be set with data", desc->a.dtype, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->options.check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->options.check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->options.check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->options.check_level, error));
     if (problem.bias != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->options.check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
@@ -5023,14 +4976,14 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
-    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
+    if (desc->options.check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
 #if defined(TEGROUP_IMPL_CUDA)
-    if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
+    if (desc->options.check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, error));
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
-                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
+                                                  desc->options.workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 
@@ -5051,7 +5004,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [34] Tune, save and load a plan ==== */
+/* ==== [35] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5176,10 +5129,10 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
     TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
                       "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
-    TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
-                      "must be AUTO or that of the saved plan", saved.backend, desc->backend);
+    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend, ERROR_PLAN, "options.backend",
+                      "must be AUTO or that of the saved plan", saved.backend, desc->options.backend);
     same = *desc;
-    same.backend = saved.backend;
+    same.options.backend = saved.backend;
     TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
@@ -5196,7 +5149,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [35] Formulas ==== */
+/* ==== [36] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5237,7 +5190,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [36] Activation formulas ==== */
+/* ==== [37] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -5544,7 +5497,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [37] Activations ==== */
+/* ==== [38] Activations ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -5853,7 +5806,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [38] Grouped linear layer ==== */
+/* ==== [39] Grouped linear layer ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -6096,29 +6049,6 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* What every descriptor of a layer hands on to its products. */
-#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
-    do {                                                                                                               \
-        (to)->compute = (from)->compute;                                                                               \
-        (to)->expected_rows = (from)->expected_rows;                                                                   \
-        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
-        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
-        (to)->backend = (from)->backend;                                                                               \
-        (to)->sm_limit = (from)->sm_limit;                                                                             \
-        (to)->threads = (from)->threads;                                                                               \
-        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
-        (to)->check_level = (from)->check_level;                                                                       \
-        (to)->workspace = (from)->workspace;                                                                           \
-        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
-        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
-        (to)->cublaslt = (from)->cublaslt;                                                                             \
-        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
-        (to)->streams = (from)->streams;                                                                               \
-        (to)->events = (from)->events;                                                                                 \
-        (to)->stream_count = (from)->stream_count;                                                                     \
-        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
-    } while (0)
-
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
     const tegroup_tensor *operands[5];
@@ -6139,9 +6069,9 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
-    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
-    if (!is_op) gemm->data_alignment_bytes = 0;
+    gemm->options = desc->options;
+    if (!is_op) gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->options.data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
@@ -6245,7 +6175,7 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, TEGROUP_OP_DGRAD, &planned, &gemm, error));
     dx = &desc->dgrad_out;
     scale = &desc->grad_row_scale;
-    level = desc->check_level;
+    level = desc->options.check_level;
     workspace_bytes = (int64_t)planned->workspace.total_bytes;
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
@@ -6265,10 +6195,10 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
                       "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
                       "must not overlap weight", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->workspace, workspace_bytes, level),
-                      ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
-                      "workspace", "must not overlap grad_row_scale", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->options.workspace, workspace_bytes, level),
+                      ERROR_OVERLAP, "options.workspace", "must not overlap bias", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->options.workspace, workspace_bytes, level), ERROR_OVERLAP,
+                      "options.workspace", "must not overlap grad_row_scale", 0, 1);
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
@@ -6291,7 +6221,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [39] Grouped MLP: tensors and rules ==== */
+/* ==== [40] Grouped MLP: tensors and rules ==== */
 
 /* Its tensors, by name. */
 /* clang-format off */
@@ -6446,7 +6376,7 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     t.shape = desc->input.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
-    if (plan && item >= 0 && desc->workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    if (plan && item >= 0 && desc->options.workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->options.workspace);
     return t;
 }
 
@@ -6486,7 +6416,7 @@ static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const t
         }
     }
     linear->accumulate = desc->accumulate;
-    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    linear->options = desc->options;
 }
 
 /* Which tensors are there, and for which others. */
@@ -6639,10 +6569,10 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
         if ((reads | writes) >> i & 1u)
             TEGROUP_IMPL_RULE(
-                !tegroup_impl_tensor_overwritten(all[i], desc->workspace, (int64_t)workspace_bytes, level),
-                ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
-                      ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
+                !tegroup_impl_tensor_overwritten(all[i], desc->options.workspace, (int64_t)workspace_bytes, level),
+                ERROR_OVERLAP, "options.workspace", tegroup_impl_mlp_apart(i), 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
+                      ERROR_OVERLAP, "options.workspace", snapshot.rule, 0, 1);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         if (!(writes >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], snapshot.base, snapshot.bytes, level), ERROR_OVERLAP,
@@ -6661,7 +6591,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return TEGROUP_OK;
 }
 
-/* ==== [40] Grouped MLP ==== */
+/* ==== [41] Grouped MLP ==== */
 
 /* A product of a call, and its plan. */
 typedef struct tegroup_impl_mlp_product {
@@ -6728,7 +6658,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
-    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows,
+    const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
@@ -6886,8 +6816,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                       "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
                       "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
-    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
-                                        "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
+    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "options.workspace",
+                                        "options.workspace_bytes", desc->options.workspace, desc->options.workspace_bytes, error);
 }
 
 /* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
@@ -6911,7 +6841,7 @@ static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_p
             tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
             error));
     }
-    if (desc->check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
     return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
 }
 
@@ -7050,7 +6980,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
     }
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
@@ -7109,8 +7039,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->threads, stream, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
     }
     for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;
@@ -7158,7 +7088,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
 }
 
-/* ==== [41] Op chain: rules and buffers ==== */
+/* ==== [42] Op chain: rules and buffers ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -7392,17 +7322,13 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
                              *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
-    tegroup_gemm_desc options; /* of any product */
     int64_t most = 0;
     int32_t i, turn = 0;
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    memset(&options, 0, sizeof options);
-    options.op = TEGROUP_OP_FORWARD;
-    TEGROUP_IMPL_TAKE_OPTIONS(&options, desc);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&options, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
@@ -7570,7 +7496,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         chain->at = all[i].at;
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
                           all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->workspace, workspace, level),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->options.workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
             TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
@@ -7584,16 +7510,16 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     for (i = 0; i < desc->op_count; i++) {
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
                           ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, workspace, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "workspace", snapshots[i].rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, workspace, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "options.workspace", snapshots[i].rule, 0, 1);
     }
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
-                      "workspace", "must not overlap saved", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->options.workspace, workspace), ERROR_OVERLAP,
+                      "options.workspace", "must not overlap saved", 0, 1);
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [42] Op chain ==== */
+/* ==== [43] Op chain ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -7614,7 +7540,7 @@ static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, con
     linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
     linear->row_scale = given->row_scale;
     linear->row_scale_dtype = given->row_scale_dtype;
-    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    linear->options = desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
     linear->main_grad = weights->main_grad;
     linear->bias_grad = weights->bias_grad;
@@ -7645,7 +7571,7 @@ static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const 
     mlp->row_scale = given->row_scale;
     mlp->row_scale_dtype = given->row_scale_dtype;
     mlp->fc2_bias_scaled = chain->arguments[i + 2].row_scale_dtype != TEGROUP_DTYPE_UNSET;
-    TEGROUP_IMPL_TAKE_OPTIONS(mlp, desc);
+    mlp->options = desc->options;
     if (!backward) {
         memset(&mlp->fc1.main_grad, 0, sizeof mlp->fc1.main_grad);
         memset(&mlp->fc1.bias_grad, 0, sizeof mlp->fc1.bias_grad);
@@ -7698,8 +7624,8 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
         gemm->b.dtype = gemm->a.dtype;
         gemm->bias = weights->bias_grad;
     }
-    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
-    gemm->backend = TEGROUP_BACKEND_AUTO;
+    gemm->options = desc->options;
+    gemm->options.backend = TEGROUP_BACKEND_AUTO;
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
@@ -7939,7 +7865,7 @@ static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     tegroup_status status;
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->check_level, error);
+    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->options.check_level, error);
     if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(word, TEGROUP_IMPL_TENSOR, error);
     return status;
 }
@@ -7998,7 +7924,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
-        return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -8042,7 +7968,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -8058,8 +7984,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->struct_size == sizeof *desc && desc->workspace && plan->workspace.count > 1)
-        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace && plan->workspace.count > 1)
+        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
@@ -8067,8 +7993,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
-                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
+                                                  desc->options.workspace_bytes, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
@@ -8078,7 +8004,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
             TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
-        if (!run && desc->check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
+        if (!run && desc->options.check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
                                                             TEGROUP_CHECK_DEEP, error));
     }
@@ -8099,7 +8025,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [43] Validate ==== */
+/* ==== [44] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -8270,7 +8196,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [44] Router ==== */
+/* ==== [45] Router ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -8574,7 +8500,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [45] Permute and combine ==== */
+/* ==== [46] Permute and combine ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -149,7 +149,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
         desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
-    return tegroup_impl_cuda_check_address(desc->workspace_bytes > 0 ? desc->workspace : NULL, "workspace", error);
+    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL, "options.workspace", error);
 }
 
 /* ==== [3] Prepare kernel ==== */
@@ -2440,7 +2440,7 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* Rows of all groups together that a plan is made for. */
 static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    if (desc->expected_rows > 0) return desc->expected_rows;
+    if (desc->options.expected_rows > 0) return desc->options.expected_rows;
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
@@ -2708,7 +2708,7 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
  * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f;
-    if (desc->cublaslt_functions) return *desc->cublaslt_functions;
+    if (desc->options.cublaslt_functions) return *desc->options.cublaslt_functions;
     memset(&f, 0, sizeof f);
     f.struct_size = sizeof f;
 #if !defined(_WIN32)
@@ -2853,8 +2853,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
  * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
-        return tegroup_impl_lt_status(code, "cublaslt", "must be a handle that can be asked for algorithms", error);
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms", error);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "options.backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;
     return TEGROUP_ERROR_UNSUPPORTED;
@@ -2944,7 +2944,7 @@ static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegr
  * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
  * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->data_alignment_bytes;
+    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
         if (p->pointers_space[i] != TEGROUP_SPACE_UNSET) most = 16;
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
@@ -2961,7 +2961,7 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     const int64_t mean = tegroup_impl_lt_mean(desc, p);
     int64_t most = tegroup_impl_min(p->rows, tegroup_impl_expected_rows(desc, p));
     int32_t count = 1;
-    if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
+    if (desc->options.expected_rows_max > 0) most = tegroup_impl_min(most, desc->options.expected_rows_max);
     averages[0] = mean;
     for (int i = 0; i < 3; i++)
         if (tiles[i] / 2 >= mean && tiles[i] / 2 < most) averages[count++] = tiles[i];
@@ -2990,7 +2990,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     lt.functions = tegroup_impl_lt_find(desc);
     lt.alignment = tegroup_impl_lt_grouped_alignment(desc, &plan->problem);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
-                      "cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
+                      "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
@@ -2999,7 +2999,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
         for (int32_t i = 0; i < askings; i++) {
             tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
             const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
-            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m,
                                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
                                                          lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
             tegroup_impl_lt_add(&lt, offered, count);
@@ -3016,7 +3016,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
-                      "data_alignment_bytes",
+                      "options.data_alignment_bytes",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
@@ -3027,11 +3027,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                            tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
-    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->data_alignment_bytes >= 16 && alignment == 16),
-                      ERROR_ALIGNMENT, "data_alignment_bytes",
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),
+                      ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
-                      desc->data_alignment_bytes);
+                      desc->options.data_alignment_bytes);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
@@ -3058,7 +3058,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->workspace);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->options.workspace);
     const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
@@ -3078,11 +3078,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
+        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
         tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
         tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
         tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        (char *)desc->options.workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
@@ -3130,7 +3130,7 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
 static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t slots = tegroup_impl_max(1, desc->stream_count),
+    const int64_t slots = tegroup_impl_max(1, desc->options.stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
@@ -3139,17 +3139,17 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
-    lt.stream_count = desc->stream_count;
+    lt.stream_count = desc->options.stream_count;
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
     if (p->groups > 0 && !tegroup_impl_termless(desc)) {
         int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
                                           TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
-            tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+            tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -3158,14 +3158,14 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->stream_count == lt.stream_count, ERROR_PLAN, "stream_count", "must be as planned",
-                      lt.stream_count, desc->stream_count);
-    if (desc->stream_count == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->streams != NULL, ERROR_NULL_ARGUMENT, "streams", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->events != NULL, ERROR_NULL_ARGUMENT, "events", "must not be NULL", 1, 0);
-    for (int32_t i = 0; i <= desc->stream_count; i++)
-        TEGROUP_IMPL_RULE(desc->events[i] != NULL, ERROR_NULL_ARGUMENT, "events",
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.stream_count == lt.stream_count, ERROR_PLAN, "options.stream_count", "must be as planned",
+                      lt.stream_count, desc->options.stream_count);
+    if (desc->options.stream_count == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->options.streams != NULL, ERROR_NULL_ARGUMENT, "options.streams", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.events != NULL, ERROR_NULL_ARGUMENT, "options.events", "must not be NULL", 1, 0);
+    for (int32_t i = 0; i <= desc->options.stream_count; i++)
+        TEGROUP_IMPL_RULE(desc->options.events[i] != NULL, ERROR_NULL_ARGUMENT, "options.events",
                           "must hold no NULL; got the event's index", -1, i);
     return TEGROUP_OK;
 }
@@ -3213,13 +3213,13 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
     algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
-        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->cublaslt, &loop->m.desc, &loop->m.a,
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
                                                                      &loop->m.b, tegroup_impl_lt_c(&loop->m),
                                                                      &loop->m.d, algorithm, &result)
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
-        desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
+        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
         &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
         &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
@@ -3246,10 +3246,10 @@ static inline tegroup_status tegroup_impl_lt_loop_capture(const tegroup_plan *pl
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     int ragged = 0;
     for (int i = 0; i < 4; i++) ragged |= plan->problem.rows_space[i] == TEGROUP_SPACE_HOST;
-    if (!ragged || desc->host_sizes_final) return TEGROUP_OK;
+    if (!ragged || desc->options.host_sizes_final) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
                                               "must tell whether it is capturing", error));
-    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "host_sizes_final",
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "options.host_sizes_final",
                       "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
     return TEGROUP_OK;
 }
@@ -3259,9 +3259,9 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_problem *p = &plan->problem;
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
-    const int32_t forks = (int32_t)tegroup_impl_min(desc->stream_count, p->groups);
-    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
-    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
+    const int32_t forks = (int32_t)tegroup_impl_min(desc->options.stream_count, p->groups);
+    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->options.stream_count);
+    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace);
     tegroup_impl_lt_loop loop;
     int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
@@ -3286,33 +3286,33 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
-        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
+        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
                                 stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),
             "stream", "the kernel must launch", error));
     }
-    if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
+    if (forks > 0) cuda = cudaEventRecord(desc->options.events[0], stream);
     while (forked < forks && cuda == cudaSuccess) {
-        cuda = cudaStreamWaitEvent(desc->streams[forked], desc->events[0], 0);
+        cuda = cudaStreamWaitEvent(desc->options.streams[forked], desc->options.events[0], 0);
         forked += cuda == cudaSuccess;
     }
-    status = tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error);
+    status = tegroup_impl_cuda_status(cuda, "options.streams", "must wait for stream", error);
     /* the largest groups first, dealt out in turn */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;
         status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
-                                            forks > 0 ? desc->streams[fork] : stream, error);
+                                            forks > 0 ? desc->options.streams[fork] : stream, error);
     }
     for (int32_t i = 0; i < forked; i++) { /* joined whatever happened, so that a capture can end */
-        cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
-        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
+        cudaError_t joined = cudaEventRecord(desc->options.events[i + 1], desc->options.streams[i]);
+        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->options.events[i + 1], 0);
         if (cuda == cudaSuccess) cuda = joined;
     }
     TEGROUP_IMPL_TRY(status);
-    return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
+    return tegroup_impl_cuda_status(cuda, "options.events", "must join streams with stream", error);
 }
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
@@ -4241,7 +4241,7 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     return tegroup_impl_portable_take_row(plan,
                                           tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
                                                                        forward ? p->k : p->n,
-                                                                       desc->expected_rows_max / 2 <= average, limit),
+                                                                       desc->options.expected_rows_max / 2 <= average, limit),
                                           error);
 }
 
@@ -6336,9 +6336,9 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
 static inline int64_t tegroup_impl_sm90_late(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     const int forward = p->op == TEGROUP_OP_FORWARD, i = TEGROUP_IMPL_SM90_64X256;
     const double count = (double)tegroup_impl_max(1, p->groups), total = (double)tegroup_impl_expected_rows(desc, p),
-                 most = (double)desc->expected_rows_max, n = (double)(forward ? p->n : p->k),
+                 most = (double)desc->options.expected_rows_max, n = (double)(forward ? p->n : p->k),
                  k = (double)(forward ? p->k : p->n);
-    if (p->op == TEGROUP_OP_WGRAD || desc->sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
+    if (p->op == TEGROUP_OP_WGRAD || desc->options.sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
     const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect(count, total / count, most);
     const tegroup_impl_sm90_share share = tegroup_impl_sm90_rows_share(p, &groups, i, n, k, 0);
     const double rounds = count * share.tiles / (double)blocks,
@@ -6379,7 +6379,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                                               int64_t blocks, int64_t late) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
-                  most = desc->expected_rows_max;
+                  most = desc->options.expected_rows_max;
     const int flips = tegroup_impl_sm90_flips(p);
     const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect((double)count, (double)average, (double)most);
     int32_t rows_count, best = 0;
@@ -6463,7 +6463,7 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     const int64_t most_tapering = 8, most_rounds = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
     const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
-                  most = desc->expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
+                  most = desc->options.expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
     int64_t best = 0, least;
     if (p->op != TEGROUP_OP_FORWARD || k < shape::DEALT_K || groups > most_groups
         || (most > 0 && tegroup_impl_ceil_div(most, shape::TILE_M) != lines)

@@ -89,8 +89,8 @@ static void make(machine *m, tegroup_space space) {
 
     /* 2. plan, once: the products' backends, the workspaces, and what is saved, in bytes */
     MUST(tegroup_mlp_plan_make(d, NULL, &m->plan, &error));
-    d->workspace_bytes = m->plan.workspace.total_bytes;
-    d->workspace = memory(d->workspace_bytes);
+    d->options.workspace_bytes = m->plan.workspace.total_bytes;
+    d->options.workspace = memory(d->options.workspace_bytes);
     m->wgrad_workspace = memory(m->plan.wgrad_workspace.total_bytes); /* of its own: wgrad runs beside other calls */
     m->prepare.struct_size = sizeof m->prepare;
     m->prepare.space = space;
@@ -105,8 +105,8 @@ static void step(machine *m, cudaStream_t first, cudaStream_t second, cudaEvent_
     MUST(tegroup_mlp_forward(&m->plan, &m->mlp, first, &error));
     MUST(tegroup_mlp_dgrad(&m->plan, &m->mlp, first, &error));
     saved = m->mlp; /* plain buffers: all that wgrad needs, now or at any later time */
-    saved.workspace = m->wgrad_workspace;
-    saved.workspace_bytes = m->plan.wgrad_workspace.total_bytes;
+    saved.options.workspace = m->wgrad_workspace;
+    saved.options.workspace_bytes = m->plan.wgrad_workspace.total_bytes;
     if (first) MUST(cudaEventRecord(fork, first));
     if (first) MUST(cudaStreamWaitEvent(second, fork, 0));
     MUST(tegroup_mlp_wgrad(&m->plan, &saved, second, &error));

@@ -20,8 +20,8 @@ int main(void) { /* Y = X W^T: three experts with 2, 0 and 1 rows of X; 4 featur
 
     /* 2. plan, once: the backend and the workspace that it needs */
     if (tegroup_plan_make(&gemm, NULL, &plan, &error)) goto failed;
-    gemm.workspace_bytes = plan.workspace.total_bytes;
-    gemm.workspace = aligned_alloc(TEGROUP_ALIGNMENT, gemm.workspace_bytes);
+    gemm.options.workspace_bytes = plan.workspace.total_bytes;
+    gemm.options.workspace = aligned_alloc(TEGROUP_ALIGNMENT, gemm.options.workspace_bytes);
 
     /* 3. prepare, once a routing: the counts become a snapshot, which X and Y share */
     if (tegroup_snapshot_layout(&gemm.a.shape, &layout, &error)) goto failed;

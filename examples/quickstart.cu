@@ -48,8 +48,8 @@ int main() {
         tegroup_plan plan; tegroup_layout layout;
         MUST(tegroup_plan_make(&gemm, NULL, &plan, &error));
         MUST(tegroup_snapshot_layout(&gemm.a.shape, &layout, &error));
-        gemm.workspace_bytes = plan.workspace.total_bytes;
-        MUST(cudaMallocManaged(&gemm.workspace, gemm.workspace_bytes + 1)); /* it may need none, and CUDA refuses 0 bytes */
+        gemm.options.workspace_bytes = plan.workspace.total_bytes;
+        MUST(cudaMallocManaged(&gemm.options.workspace, gemm.options.workspace_bytes + 1)); /* it may need none, and CUDA refuses 0 bytes */
         MUST(cudaMallocManaged(&snapshot, layout.total_bytes));
 
         /* 3. prepare, once a routing: the counts become a snapshot, which X and Y share */

@@ -340,8 +340,8 @@ static void plan_product(pass *p, product *q, tegroup_op op, double rows, double
     q->desc.struct_size = sizeof q->desc;
     q->desc.op = op;
     q->desc.space = p->m->s.space;
-    q->desc.compute = p->m->s.compute;
-    q->desc.threads = p->m->s.threads;
+    q->desc.options.compute = p->m->s.compute;
+    q->desc.options.threads = p->m->s.threads;
     must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
     q->flop = 2 * rows * n * k;
     reserve(p, &q->plan.workspace);
@@ -381,8 +381,8 @@ static void multiply(pass *p, product *q)
 {
     tegroup_error error;
     const double start = seconds();
-    q->desc.workspace = p->workspace;
-    q->desc.workspace_bytes = p->workspace_bytes;
+    q->desc.options.workspace = p->workspace;
+    q->desc.options.workspace_bytes = p->workspace_bytes;
     must(tegroup_gemm(&q->plan, &q->desc, p->m->s.stream, &error), &error);
     p->gemm_seconds += seconds() - start;
     p->gemm_flop += q->flop;
@@ -453,8 +453,8 @@ static void plan_experts(pass *p, block *b)
     tegroup_mlp_desc *desc = &b->experts;
     desc->struct_size = sizeof *desc;
     desc->space = s->space;
-    desc->compute = s->compute;
-    desc->threads = s->threads;
+    desc->options.compute = s->compute;
+    desc->options.threads = s->threads;
     desc->activation = TEGROUP_ACTIVATION_SWIGLU;
     desc->accumulate = 1;
     desc->fc1 = expert_weights(s, &b->weights->fc1, 2 * s->hidden, s->width);
@@ -611,8 +611,8 @@ static void run_mlp(pass *p, block *b, mlp_call call)
 {
     tegroup_error error;
     const double start = seconds();
-    b->experts.workspace = p->workspace;
-    b->experts.workspace_bytes = p->workspace_bytes;
+    b->experts.options.workspace = p->workspace;
+    b->experts.options.workspace_bytes = p->workspace_bytes;
     must(call(&b->plan, &b->experts, p->m->s.stream, &error), &error);
     p->gemm_seconds += seconds() - start;
     p->gemm_flop += b->experts_flop;

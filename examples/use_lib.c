@@ -71,8 +71,8 @@ int main(void)
     gemm.d.shape.cols = OUT;
 
     must(tegroup_plan_make(&gemm, NULL, &plan, &error), &error);
-    gemm.workspace_bytes = plan.workspace.total_bytes;
-    gemm.workspace = on_device(NULL, gemm.workspace_bytes);
+    gemm.options.workspace_bytes = plan.workspace.total_bytes;
+    gemm.options.workspace = on_device(NULL, gemm.options.workspace_bytes);
     must(tegroup_snapshot_layout(&gemm.a.shape, &layout, &error), &error);
     tegroup_prepare_desc prepare = { .struct_size = sizeof prepare, .shape = gemm.a.shape, .space = TEGROUP_SPACE_DEVICE,
         .snapshot_bytes = layout.total_bytes };

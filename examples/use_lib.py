@@ -49,7 +49,7 @@ def multiply(op, a, b, d):
     plan = tg.tegroup_plan()
     library.tegroup_plan_make(desc, None, plan)
     workspace = aligned(plan.workspace.total_bytes)
-    desc.workspace, desc.workspace_bytes = workspace.data_ptr(), plan.workspace.total_bytes
+    desc.options.workspace, desc.options.workspace_bytes = workspace.data_ptr(), plan.workspace.total_bytes
     library.tegroup_gemm(plan, desc, torch.cuda.current_stream().cuda_stream)
     return plan
 

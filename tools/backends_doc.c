@@ -112,7 +112,7 @@ static void print_quirks(void) {
 
 /* Eight experts, a buffer of 4,096 rows, n = 1,024. */
 static tegroup_gemm_desc problem(tegroup_op op, tegroup_space space, tegroup_dtype dtype, tegroup_scaling scaling, int64_t k) {
-    tegroup_gemm_desc gemm = {.struct_size = sizeof gemm, .op = op, .space = space, .cublas_workspace_bytes = 0};
+    tegroup_gemm_desc gemm = {.struct_size = sizeof gemm, .op = op, .space = space, .options.cublas_workspace_bytes = 0};
     tegroup_tensor *ragged[2] = {&gemm.a, op == TEGROUP_OP_WGRAD ? &gemm.b : &gemm.d}, *weights = op == TEGROUP_OP_WGRAD ? &gemm.d : &gemm.b;
     gemm.a.dtype = gemm.b.dtype = dtype;
     gemm.a.scaling = gemm.b.scaling = scaling;

@@ -20,7 +20,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     int32_t i;
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
-    TEGROUP_IMPL_SAME(compute, "compute");
+    TEGROUP_IMPL_SAME(compute, "options.compute");
     TEGROUP_IMPL_SAME(groups, "a.shape.groups");
     TEGROUP_IMPL_SAME(rows, "a.shape.rows");
     TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols");
@@ -53,7 +53,6 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
     TEGROUP_IMPL_SAME(tail, "tail");
-    TEGROUP_IMPL_SAME(split_k, "split_k");
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
@@ -113,8 +112,8 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                                          "must not overlap c, unless it is c with the same ld and snapshot",
                                          "must not overlap d", "must not overlap bias"};
     tegroup_impl_region regions[9];
-    tegroup_check_level level = desc->check_level;
-    const void *workspace = desc->workspace;
+    tegroup_check_level level = desc->options.check_level;
+    const void *workspace = desc->options.workspace;
     int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
     int64_t scale_rows =
         tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
@@ -152,7 +151,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
                           0, 1);
     for (i = 0; i < 5; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(tensors[i], workspace, workspace_bytes, level),
-                          ERROR_OVERLAP, "workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
+                          ERROR_OVERLAP, "options.workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
     for (i = 0; i < 9; i++) {
         const tegroup_impl_region *r = &regions[i];
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
@@ -160,7 +159,7 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
         TEGROUP_IMPL_RULE(!writes_bias || !tegroup_impl_tensor_overlaps(bias, r->base, r->bytes, level), ERROR_OVERLAP,
                           bias_field, r->rule, 0, 1);
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, workspace_bytes, r->base, r->bytes), ERROR_OVERLAP,
-                          "workspace", r->rule, 0, 1);
+                          "options.workspace", r->rule, 0, 1);
     }
     return TEGROUP_OK;
 }
@@ -232,15 +231,15 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                       "must be set with data", desc->d.dtype, 0);
     TEGROUP_IMPL_RULE(problem.bias != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers), ERROR_UNSET,
                       "bias.dtype", "must be set with data", desc->a.dtype, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->options.check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->options.check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, error));
     if (problem.c != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->check_level, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->options.check_level, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->options.check_level, error));
     if (problem.bias != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->check_level, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->options.check_level, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
@@ -253,14 +252,14 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
                           ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
                           tegroup_impl_bits(problem.row_scale) / 8,
                           (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
-    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
+    if (desc->options.check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
 #if defined(TEGROUP_IMPL_CUDA)
-    if (desc->check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
+    if (desc->options.check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, error));
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
-                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
+                                                  desc->options.workspace_bytes, error));
     return tegroup_impl_check_overlaps(plan, desc, error);
 }
 

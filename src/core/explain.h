@@ -103,7 +103,7 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
     then.cublaslt_version = version;
     for (i = 0; i < count; i++) {
         if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-            || desc->ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
+            || desc->options.ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
             continue;
         then.cublaslt_version = quirks[i].cublaslt_below;
         i = -1; /* another may apply to that one */
@@ -165,9 +165,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs here",
                       tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
                       target->cublaslt_version);
-    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->cublaslt, ERROR_UNSUPPORTED, "cublaslt",
+    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
                       "must be the caller's cublasLtHandle_t", 1, 0);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "compute",
+    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
         const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
@@ -228,17 +228,16 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
                       TEGROUP_TAIL_KEEP, p->tail);
-    TEGROUP_IMPL_NEED(!desc->sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "sm_limit",
-                      "must be 0: cuBLASLt takes it for a hint", 0, desc->sm_limit);
-    TEGROUP_IMPL_NEED(p->split_k == 1, ERROR_UNSUPPORTED, "split_k", "must be 0 or 1", 1, p->split_k);
-    TEGROUP_IMPL_NEED(!desc->data_alignment_bytes || desc->data_alignment_bytes >= data, ERROR_UNSUPPORTED,
-                      "data_alignment_bytes", "must be 0 or at least what the backend needs", data,
-                      desc->data_alignment_bytes);
+    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "options.sm_limit",
+                      "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
+    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data, ERROR_UNSUPPORTED,
+                      "options.data_alignment_bytes", "must be 0 or at least what the backend needs", data,
+                      desc->options.data_alignment_bytes);
     TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
-                          || desc->data_alignment_bytes >= data,
-                      ERROR_UNSUPPORTED, "data_alignment_bytes",
+                          || desc->options.data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "options.data_alignment_bytes",
                       "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
-                      desc->data_alignment_bytes);
+                      desc->options.data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
@@ -261,9 +260,9 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
 static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                             tegroup_backend backend, const tegroup_target *target, int32_t threads,
                                             tegroup_layout *layout) {
-    int64_t cublas = !desc->cublas_workspace_bytes                        ? INT64_C(32) << 20
-                     : desc->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
-                                                                          : (int64_t)desc->cublas_workspace_bytes;
+    int64_t cublas = !desc->options.cublas_workspace_bytes                        ? INT64_C(32) << 20
+                     : desc->options.cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
+                                                                          : (int64_t)desc->options.cublas_workspace_bytes;
     int32_t i, count, separate = 0;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     tegroup_impl_layout_begin(layout);
@@ -273,7 +272,7 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
         for (i = 0; i < count; i++)
             separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
                         && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
-                        && !(desc->ignore_quirks >> i & 1u);
+                        && !(desc->options.ignore_quirks >> i & 1u);
         tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
         if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
@@ -281,7 +280,7 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
         tegroup_impl_layout_add(
             layout, "cuBLASLt, one part a stream",
-            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->stream_count)));
+            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->options.stream_count)));
         if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
             tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
             tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
@@ -324,7 +323,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     if (verdict->status != TEGROUP_OK) return;
     quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->ignore_quirks >> i & 1u)
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
             && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
             verdict->status = TEGROUP_ERROR_UNSUPPORTED;
             verdict->field = "target.cublaslt_version";
@@ -339,7 +338,7 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
     tegroup_impl_gemm_layout(desc, p, backend, target, threads, &layout);
     if (tegroup_impl_layout_overflowed(&layout)) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = "cublas_workspace_bytes";
+        verdict->field = "options.cublas_workspace_bytes";
         verdict->rule = "must leave the workspace addressable";
         verdict->expected = tegroup_impl_max_bytes();
         verdict->got = INT64_MAX;
@@ -380,8 +379,8 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
 }
 
 static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
-    int32_t limit = desc->threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->threads, target->threads)
-                                                             : desc->threads + target->threads;
+    int32_t limit = desc->options.threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
+                                                             : desc->options.threads + target->threads;
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
@@ -395,7 +394,7 @@ static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_
 
 /* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
 static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
-    int64_t parts[11];
+    int64_t parts[10];
     parts[0] = backend;
     parts[1] = p->op;
     parts[2] = p->compute;
@@ -405,8 +404,7 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[6] = p->b;
     parts[7] = p->d;
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = p->split_k;
-    parts[10] = sm;
+    parts[9] = sm;
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
@@ -425,7 +423,7 @@ static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc
     made->cublaslt_version = target->cublaslt_version;
     made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
-    made->sm_limit = desc->sm_limit;
+    made->sm_limit = desc->options.sm_limit;
     made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
     if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
     tegroup_impl_gemm_layout(desc, problem, backend, target, made->threads, &made->workspace);
@@ -455,7 +453,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(&problem, i), &resolved, here,
                              tegroup_impl_plan_threads(desc, &resolved), v);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
-            || (desc->backend != TEGROUP_BACKEND_AUTO && desc->backend != v->backend))
+            || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
         memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
         status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
@@ -493,9 +491,9 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     if (made.backend == TEGROUP_BACKEND_AUTO) {
         for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-            int asked = desc->backend == TEGROUP_BACKEND_AUTO
+            int asked = desc->options.backend == TEGROUP_BACKEND_AUTO
                             ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                            : verdicts[i].backend == desc->backend;
+                            : verdicts[i].backend == desc->options.backend;
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
                 refused = &verdicts[i]; /* a failure first */
         }

@@ -15,30 +15,6 @@ typedef enum tegroup_tail {
     TEGROUP_TAIL_POISON = 2  /* NaN: shows whoever reads rows that were never written */
 } tegroup_tail;
 
-/* The type in which products are summed. */
-typedef enum tegroup_compute {
-    TEGROUP_COMPUTE_F32 = 0,
-    TEGROUP_COMPUTE_F64 = 1 /* required for F64 operands; with narrower ones it is an oracle */
-} tegroup_compute;
-
-typedef enum tegroup_backend {
-    TEGROUP_BACKEND_AUTO             = 0,
-    TEGROUP_BACKEND_SM90             = 1, /* bundled: TMA + wgmma, Hopper                  */
-    TEGROUP_BACKEND_CUBLASLT_GROUPED = 2, /* cuBLASLt's grouped matmul, sizes on the device */
-    TEGROUP_BACKEND_PORTABLE         = 3, /* bundled: cp.async + mma.sync, SM80 and later  */
-    TEGROUP_BACKEND_CUBLASLT_LOOP    = 4, /* one cublasLtMatmul a group, sizes on the host */
-    TEGROUP_BACKEND_CPU              = 5, /* any machine, every operation; the oracle      */
-    TEGROUP_BACKEND_COUNT
-} tegroup_backend;
-
-/* How much a call checks. */
-typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
-} tegroup_check_level;
-
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
     const void   *data;   /* required to run unless space is UNSET                        */
@@ -81,36 +57,5 @@ typedef struct tegroup_gemm_desc {
                                            operand must be ragged in rows alone, in one buffer, without scaling */
     int32_t         accumulate;  /* 1: D += alpha op(A) op(B): c is d and beta is 1; then leave c and beta unset  */
     tegroup_tail    tail;        /* FORWARD, DGRAD: rows of d that no group owns                                  */
-    tegroup_compute compute;     /* the type of the sums                                                          */
-    int32_t         split_k;     /* parts that the sum over k is cut into; 0 = 1 = never                          */
-    int64_t         expected_rows;     /* hint: rows in all groups together; 0 = capacity. Speed only, but
-                                          cuBLASLt's algorithm, and so its numerics_id, may follow it             */
-    int64_t         expected_rows_max; /* hint: rows of the largest group; 0 = spread evenly, and to
-                                          CUBLASLT_GROUPED unknown. Speed only: of its algorithms those that
-                                          tegroup_plan_tune has to try may follow it                              */
-    int32_t         data_alignment_bytes; /* the caller's word that data of a, b, c, d will lie at multiples of so many
-                                             bytes, and groups at shape.offsets, too: 0 = as the backend needs, and for
-                                             offsets nothing, or a power of two up to TEGROUP_ALIGNMENT.
-                                             Below 16, SM90 and CUBLASLT_GROUPED are not taken.
-                                             CUBLASLT_GROUPED may find a faster algorithm for it, with a numerics_id of
-                                             its own, and refuses other addresses then; not for lists               */
-    tegroup_backend backend;     /* AUTO, or the one to use or be told why not                                    */
-    int32_t         sm_limit;    /* GPU: multiprocessors that the product uses at most; 0 = all. Tails and bias gradients
-                                    are small kernels of their own, and not limited                               */
-    int32_t         threads;     /* CPU: threads to use at most; 0 = all that OpenMP gives, 1 without OpenMP      */
-    uint64_t        ignore_quirks; /* bit q set: take quirk q's risk (see tegroup_quirks)                         */
-    tegroup_check_level check_level;
-    void           *workspace;       /* TEGROUP_ALIGNMENT-aligned, in `space`; may be NULL when no bytes are needed.
-                                        Contents are garbage before and after. One call at a time may use it      */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
-    size_t          cublas_workspace_bytes; /* part of the workspace that cuBLASLt gets; 0 = 32 MiB, its
-                                               documented advice for Hopper and later                             */
-    struct cublasLtContext *cublaslt; /* cuBLASLt backends: the caller's handle                                   */
-    const tegroup_cublaslt_functions *cublaslt_functions; /* NULL = those of the cuBLASLt that the process has loaded */
-    struct CUstream_st *const *streams; /* [stream_count] host list for CUBLASLT_LOOP to fork onto; NULL = none.
-                                           These and the events are as the workspace: for one call at a time        */
-    struct CUevent_st  *const *events;  /* [stream_count + 1] host list, for the fork and the joins               */
-    int32_t         stream_count;
-    int32_t         host_sizes_final; /* 1: the caller's word that group sizes on the host stay as they are, so that
-                                         CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture     */
+    tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;

@@ -21,7 +21,6 @@ typedef struct tegroup_problem {
     int32_t         alpha_stride, beta_stride;
     int32_t         accumulate;
     tegroup_tail    tail;
-    int32_t         split_k;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */

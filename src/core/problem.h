@@ -24,43 +24,47 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
     return TEGROUP_OK;
 }
 
-/* Rules about the descriptor's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
+/* Rules of the options alone. */
+static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
+    TEGROUP_IMPL_RULE((uint32_t)o->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "options.compute",
+                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, o->compute);
+    TEGROUP_IMPL_RULE((uint32_t)o->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "options.backend",
+                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, o->backend);
+    TEGROUP_IMPL_RULE((uint32_t)o->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "options.check_level",
+                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, o->check_level);
+    TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
+    TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
+    TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
+                          && (o->data_alignment_bytes & (o->data_alignment_bytes - 1)) == 0,
+                      ERROR_VALUE, "options.data_alignment_bytes",
+                      "must be 0 or a power of two up to TEGROUP_ALIGNMENT", TEGROUP_ALIGNMENT,
+                      o->data_alignment_bytes);
+    TEGROUP_IMPL_RULE(o->expected_rows >= 0, ERROR_VALUE, "options.expected_rows", "must not be negative", 0,
+                      o->expected_rows);
+    TEGROUP_IMPL_RULE(o->expected_rows_max >= 0, ERROR_VALUE, "options.expected_rows_max", "must not be negative", 0,
+                      o->expected_rows_max);
+    TEGROUP_IMPL_RULE(o->stream_count >= 0, ERROR_VALUE, "options.stream_count", "must not be negative", 0,
+                      o->stream_count);
+    TEGROUP_IMPL_RULE(o->host_sizes_final == 0 || o->host_sizes_final == 1, ERROR_VALUE, "options.host_sizes_final",
+                      "must be 0 or 1", 1, o->host_sizes_final);
+    TEGROUP_IMPL_RULE(!o->cublaslt_functions || o->cublaslt_functions->struct_size == sizeof *o->cublaslt_functions,
+                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", "must be the size of the struct",
+                      sizeof *o->cublaslt_functions, o->cublaslt_functions->struct_size);
+    return TEGROUP_OK;
+}
+
+/* Rules of a product's own numbers and enums. */
+static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
                       TEGROUP_OP_WGRAD, desc->op);
     TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
                       TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
-    TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
-    TEGROUP_IMPL_RULE(desc->expected_rows >= 0, ERROR_VALUE, "expected_rows", "must not be negative", 0,
-                      desc->expected_rows);
-    TEGROUP_IMPL_RULE(desc->expected_rows_max >= 0, ERROR_VALUE, "expected_rows_max", "must not be negative", 0,
-                      desc->expected_rows_max);
-    TEGROUP_IMPL_RULE(desc->sm_limit >= 0, ERROR_VALUE, "sm_limit", "must not be negative", 0, desc->sm_limit);
-    TEGROUP_IMPL_RULE(desc->data_alignment_bytes >= 0 && desc->data_alignment_bytes <= TEGROUP_ALIGNMENT
-                          && (desc->data_alignment_bytes & (desc->data_alignment_bytes - 1)) == 0,
-                      ERROR_VALUE, "data_alignment_bytes", "must be 0 or a power of two up to TEGROUP_ALIGNMENT",
-                      TEGROUP_ALIGNMENT, desc->data_alignment_bytes);
-    TEGROUP_IMPL_RULE(desc->threads >= 0, ERROR_VALUE, "threads", "must not be negative", 0, desc->threads);
-    TEGROUP_IMPL_RULE(desc->stream_count >= 0, ERROR_VALUE, "stream_count", "must not be negative", 0,
-                      desc->stream_count);
-    TEGROUP_IMPL_RULE(desc->host_sizes_final == 0 || desc->host_sizes_final == 1, ERROR_VALUE, "host_sizes_final",
-                      "must be 0 or 1", 1, desc->host_sizes_final);
-    TEGROUP_IMPL_RULE(!desc->cublaslt_functions
-                          || desc->cublaslt_functions->struct_size == sizeof *desc->cublaslt_functions,
-                      ERROR_STRUCT_SIZE, "cublaslt_functions.struct_size", "must be the size of the struct",
-                      sizeof *desc->cublaslt_functions, desc->cublaslt_functions->struct_size);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->alpha, "alpha.dtype", "alpha.space", "alpha.stride", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error));
-    return TEGROUP_OK;
+    return tegroup_impl_check_scalars(&desc->beta, "beta.dtype", "beta.space", "beta.stride", error);
 }
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
@@ -130,7 +134,7 @@ static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *
 /* Rules between data types. */
 static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    int is_f64 = desc->compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
+    int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
     TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
                       "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
     TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
@@ -204,7 +208,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
@@ -221,7 +225,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
     problem->space = desc->space;
-    problem->compute = desc->compute;
+    problem->compute = desc->options.compute;
     problem->groups = desc->a.shape.groups;
     problem->rows = desc->a.shape.rows;
     problem->n = desc->op == TEGROUP_OP_FORWARD ? desc->d.shape.cols : desc->a.shape.cols;
@@ -264,6 +268,5 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
     problem->accumulate = desc->accumulate;
     problem->tail = desc->tail;
-    problem->split_k = desc->split_k > 1 ? desc->split_k : 1;
     return TEGROUP_OK;
 }

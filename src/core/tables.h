@@ -100,6 +100,6 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     int32_t count, i;
     const tegroup_quirk *quirks = tegroup_quirks(&count);
     for (i = 0; i < count; i++)
-        if (quirks[i].when == when && desc->ignore_quirks >> i & 1u) return 1;
+        if (quirks[i].when == when && desc->options.ignore_quirks >> i & 1u) return 1;
     return 0;
 }

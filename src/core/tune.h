@@ -123,10 +123,10 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
     TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
                       "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
-    TEGROUP_IMPL_RULE(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == saved.backend, ERROR_PLAN, "backend",
-                      "must be AUTO or that of the saved plan", saved.backend, desc->backend);
+    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend, ERROR_PLAN, "options.backend",
+                      "must be AUTO or that of the saved plan", saved.backend, desc->options.backend);
     same = *desc;
-    same.backend = saved.backend;
+    same.options.backend = saved.backend;
     TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));

@@ -68,7 +68,7 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 
 /* Rows of all groups together that a plan is made for. */
 static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    if (desc->expected_rows > 0) return desc->expected_rows;
+    if (desc->options.expected_rows > 0) return desc->options.expected_rows;
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 

@@ -84,7 +84,7 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
  * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
     tegroup_cublaslt_functions f;
-    if (desc->cublaslt_functions) return *desc->cublaslt_functions;
+    if (desc->options.cublaslt_functions) return *desc->options.cublaslt_functions;
     memset(&f, 0, sizeof f);
     f.struct_size = sizeof f;
 #if !defined(_WIN32)
@@ -229,8 +229,8 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
  * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
-        return tegroup_impl_lt_status(code, "cublaslt", "must be a handle that can be asked for algorithms", error);
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "backend",
+        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms", error);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "options.backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;
     return TEGROUP_ERROR_UNSUPPORTED;

@@ -34,7 +34,7 @@ static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegr
  * begins at any row of a ragged operand, so that the distance of rows counts as much; the addresses of a list, and of groups at
  * offsets, are seen by the set-up kernel only, which looks for 16 bytes. */
 static inline int32_t tegroup_impl_lt_grouped_alignment(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->data_alignment_bytes;
+    int64_t most = tegroup_impl_placed(desc) ? 16 : desc->options.data_alignment_bytes;
     for (int i = 0; i < 4; i++)
         if (p->pointers_space[i] != TEGROUP_SPACE_UNSET) most = 16;
     return (int32_t)tegroup_impl_max(16, tegroup_impl_lt_alignment(desc, p, (int32_t)tegroup_impl_max(16, most)));
@@ -51,7 +51,7 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     const int64_t mean = tegroup_impl_lt_mean(desc, p);
     int64_t most = tegroup_impl_min(p->rows, tegroup_impl_expected_rows(desc, p));
     int32_t count = 1;
-    if (desc->expected_rows_max > 0) most = tegroup_impl_min(most, desc->expected_rows_max);
+    if (desc->options.expected_rows_max > 0) most = tegroup_impl_min(most, desc->options.expected_rows_max);
     averages[0] = mean;
     for (int i = 0; i < 3; i++)
         if (tiles[i] / 2 >= mean && tiles[i] / 2 < most) averages[count++] = tiles[i];
@@ -80,7 +80,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     lt.functions = tegroup_impl_lt_find(desc);
     lt.alignment = tegroup_impl_lt_grouped_alignment(desc, &plan->problem);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
-                      "cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
+                      "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
     if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
@@ -89,7 +89,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
         for (int32_t i = 0; i < askings; i++) {
             tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
             const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
-            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m,
+            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m,
                                                          (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
                                                          lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
             tegroup_impl_lt_add(&lt, offered, count);
@@ -106,7 +106,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
-                      "data_alignment_bytes",
+                      "options.data_alignment_bytes",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
@@ -117,11 +117,11 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                            tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
-    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->data_alignment_bytes >= 16 && alignment == 16),
-                      ERROR_ALIGNMENT, "data_alignment_bytes",
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),
+                      ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
-                      desc->data_alignment_bytes);
+                      desc->options.data_alignment_bytes);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
@@ -148,7 +148,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->workspace);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->options.workspace);
     const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
@@ -168,10 +168,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
     if (lt.count == 0) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
+        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
         tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
         tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
         tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->workspace + part->offset_bytes, part->bytes, stream);
+        (char *)desc->options.workspace + part->offset_bytes, part->bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }

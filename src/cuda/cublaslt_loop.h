@@ -42,7 +42,7 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
 static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t slots = tegroup_impl_max(1, desc->stream_count),
+    const int64_t slots = tegroup_impl_max(1, desc->options.stream_count),
                   slot = (int64_t)plan->workspace.items[0].bytes / slots;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
@@ -51,17 +51,17 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
     lt.functions = tegroup_impl_lt_find(desc);
-    lt.stream_count = desc->stream_count;
+    lt.stream_count = desc->options.stream_count;
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
     if (p->groups > 0 && !tegroup_impl_termless(desc)) {
         int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
         if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
+        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
                                           TEGROUP_IMPL_LT_OFFERED, &code);
         if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
         lt.has_unaligned =
-            tegroup_impl_lt_offers(&lt.functions, desc->cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+            tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
     }
     tegroup_impl_lt_choose(plan, &lt, 0);
     return TEGROUP_OK;
@@ -70,14 +70,14 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    TEGROUP_IMPL_RULE(desc->cublaslt != NULL, ERROR_NULL_ARGUMENT, "cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->stream_count == lt.stream_count, ERROR_PLAN, "stream_count", "must be as planned",
-                      lt.stream_count, desc->stream_count);
-    if (desc->stream_count == 0) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->streams != NULL, ERROR_NULL_ARGUMENT, "streams", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->events != NULL, ERROR_NULL_ARGUMENT, "events", "must not be NULL", 1, 0);
-    for (int32_t i = 0; i <= desc->stream_count; i++)
-        TEGROUP_IMPL_RULE(desc->events[i] != NULL, ERROR_NULL_ARGUMENT, "events",
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.stream_count == lt.stream_count, ERROR_PLAN, "options.stream_count", "must be as planned",
+                      lt.stream_count, desc->options.stream_count);
+    if (desc->options.stream_count == 0) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->options.streams != NULL, ERROR_NULL_ARGUMENT, "options.streams", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.events != NULL, ERROR_NULL_ARGUMENT, "options.events", "must not be NULL", 1, 0);
+    for (int32_t i = 0; i <= desc->options.stream_count; i++)
+        TEGROUP_IMPL_RULE(desc->options.events[i] != NULL, ERROR_NULL_ARGUMENT, "options.events",
                           "must hold no NULL; got the event's index", -1, i);
     return TEGROUP_OK;
 }
@@ -125,13 +125,13 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
     algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
-        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->cublaslt, &loop->m.desc, &loop->m.a,
+        && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
                                                                      &loop->m.b, tegroup_impl_lt_c(&loop->m),
                                                                      &loop->m.d, algorithm, &result)
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
-        desc->cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
+        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
         &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
         &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
@@ -158,10 +158,10 @@ static inline tegroup_status tegroup_impl_lt_loop_capture(const tegroup_plan *pl
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     int ragged = 0;
     for (int i = 0; i < 4; i++) ragged |= plan->problem.rows_space[i] == TEGROUP_SPACE_HOST;
-    if (!ragged || desc->host_sizes_final) return TEGROUP_OK;
+    if (!ragged || desc->options.host_sizes_final) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(cudaStreamIsCapturing(stream, &capture), "stream",
                                               "must tell whether it is capturing", error));
-    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "host_sizes_final",
+    TEGROUP_IMPL_RULE(capture == cudaStreamCaptureStatusNone, ERROR_COMBINATION, "options.host_sizes_final",
                       "must be 1 while stream is capturing: the graph keeps these sizes", 1, 0);
     return TEGROUP_OK;
 }
@@ -171,9 +171,9 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_problem *p = &plan->problem;
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
-    const int32_t forks = (int32_t)tegroup_impl_min(desc->stream_count, p->groups);
-    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->stream_count);
-    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->workspace);
+    const int32_t forks = (int32_t)tegroup_impl_min(desc->options.stream_count, p->groups);
+    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->options.stream_count);
+    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace);
     tegroup_impl_lt_loop loop;
     int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
@@ -198,31 +198,31 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
-        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
-        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->workspace);
+        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
                                 stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),
             "stream", "the kernel must launch", error));
     }
-    if (forks > 0) cuda = cudaEventRecord(desc->events[0], stream);
+    if (forks > 0) cuda = cudaEventRecord(desc->options.events[0], stream);
     while (forked < forks && cuda == cudaSuccess) {
-        cuda = cudaStreamWaitEvent(desc->streams[forked], desc->events[0], 0);
+        cuda = cudaStreamWaitEvent(desc->options.streams[forked], desc->options.events[0], 0);
         forked += cuda == cudaSuccess;
     }
-    status = tegroup_impl_cuda_status(cuda, "streams", "must wait for stream", error);
+    status = tegroup_impl_cuda_status(cuda, "options.streams", "must wait for stream", error);
     /* the largest groups first, dealt out in turn */
     for (int32_t i = 0; i < p->groups && status == TEGROUP_OK; i++) {
         const int32_t g = loop.views[TEGROUP_IMPL_A].order ? loop.views[TEGROUP_IMPL_A].order[i] : i;
         const int32_t fork = forks > 0 ? i % forks : 0;
         status = tegroup_impl_lt_loop_group(&loop, plan, g, slots + fork * slot_bytes, slot_bytes,
-                                            forks > 0 ? desc->streams[fork] : stream, error);
+                                            forks > 0 ? desc->options.streams[fork] : stream, error);
     }
     for (int32_t i = 0; i < forked; i++) { /* joined whatever happened, so that a capture can end */
-        cudaError_t joined = cudaEventRecord(desc->events[i + 1], desc->streams[i]);
-        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->events[i + 1], 0);
+        cudaError_t joined = cudaEventRecord(desc->options.events[i + 1], desc->options.streams[i]);
+        if (joined == cudaSuccess) joined = cudaStreamWaitEvent(stream, desc->options.events[i + 1], 0);
         if (cuda == cudaSuccess) cuda = joined;
     }
     TEGROUP_IMPL_TRY(status);
-    return tegroup_impl_cuda_status(cuda, "events", "must join streams with stream", error);
+    return tegroup_impl_cuda_status(cuda, "options.events", "must join streams with stream", error);
 }

@@ -86,5 +86,5 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
         desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
-    return tegroup_impl_cuda_check_address(desc->workspace_bytes > 0 ? desc->workspace : NULL, "workspace", error);
+    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL, "options.workspace", error);
 }

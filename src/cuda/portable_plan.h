@@ -112,7 +112,7 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     return tegroup_impl_portable_take_row(plan,
                                           tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
                                                                        forward ? p->k : p->n,
-                                                                       desc->expected_rows_max / 2 <= average, limit),
+                                                                       desc->options.expected_rows_max / 2 <= average, limit),
                                           error);
 }
 

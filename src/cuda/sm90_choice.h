@@ -239,9 +239,9 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
 static inline int64_t tegroup_impl_sm90_late(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     const int forward = p->op == TEGROUP_OP_FORWARD, i = TEGROUP_IMPL_SM90_64X256;
     const double count = (double)tegroup_impl_max(1, p->groups), total = (double)tegroup_impl_expected_rows(desc, p),
-                 most = (double)desc->expected_rows_max, n = (double)(forward ? p->n : p->k),
+                 most = (double)desc->options.expected_rows_max, n = (double)(forward ? p->n : p->k),
                  k = (double)(forward ? p->k : p->n);
-    if (p->op == TEGROUP_OP_WGRAD || desc->sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
+    if (p->op == TEGROUP_OP_WGRAD || desc->options.sm_limit > 0 || total > 48 * count || most > total / 2) return 0;
     const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect(count, total / count, most);
     const tegroup_impl_sm90_share share = tegroup_impl_sm90_rows_share(p, &groups, i, n, k, 0);
     const double rounds = count * share.tiles / (double)blocks,
@@ -282,7 +282,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                                               int64_t blocks, int64_t late) {
     const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
                   count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
-                  most = desc->expected_rows_max;
+                  most = desc->options.expected_rows_max;
     const int flips = tegroup_impl_sm90_flips(p);
     const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect((double)count, (double)average, (double)most);
     int32_t rows_count, best = 0;
@@ -366,7 +366,7 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     const int64_t most_tapering = 8, most_rounds = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
     const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
-                  most = desc->expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
+                  most = desc->options.expected_rows_max, lines = tegroup_impl_ceil_div(average, shape::TILE_M);
     int64_t best = 0, least;
     if (p->op != TEGROUP_OP_FORWARD || k < shape::DEALT_K || groups > most_groups
         || (most > 0 && tegroup_impl_ceil_div(most, shape::TILE_M) != lines)

@@ -19,7 +19,7 @@ static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, con
     linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
     linear->row_scale = given->row_scale;
     linear->row_scale_dtype = given->row_scale_dtype;
-    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    linear->options = desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
     linear->main_grad = weights->main_grad;
     linear->bias_grad = weights->bias_grad;
@@ -50,7 +50,7 @@ static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const 
     mlp->row_scale = given->row_scale;
     mlp->row_scale_dtype = given->row_scale_dtype;
     mlp->fc2_bias_scaled = chain->arguments[i + 2].row_scale_dtype != TEGROUP_DTYPE_UNSET;
-    TEGROUP_IMPL_TAKE_OPTIONS(mlp, desc);
+    mlp->options = desc->options;
     if (!backward) {
         memset(&mlp->fc1.main_grad, 0, sizeof mlp->fc1.main_grad);
         memset(&mlp->fc1.bias_grad, 0, sizeof mlp->fc1.bias_grad);
@@ -103,8 +103,8 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
         gemm->b.dtype = gemm->a.dtype;
         gemm->bias = weights->bias_grad;
     }
-    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
-    gemm->backend = TEGROUP_BACKEND_AUTO;
+    gemm->options = desc->options;
+    gemm->options.backend = TEGROUP_BACKEND_AUTO;
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
@@ -344,7 +344,7 @@ static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     tegroup_status status;
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->check_level, error);
+    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->options.check_level, error);
     if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(word, TEGROUP_IMPL_TENSOR, error);
     return status;
 }
@@ -403,7 +403,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
-        return run ? tegroup_impl_activation_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -447,7 +447,7 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
         TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->threads, stream, error) : TEGROUP_OK;
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
 
@@ -463,8 +463,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->struct_size == sizeof *desc && desc->workspace && plan->workspace.count > 1)
-        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->workspace);
+    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace && plan->workspace.count > 1)
+        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
@@ -472,8 +472,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "workspace", "workspace_bytes", desc->workspace,
-                                                  desc->workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
+                                                  desc->options.workspace_bytes, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
@@ -483,7 +483,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
             TEGROUP_IMPL_TRY(backward ? tegroup_impl_chain_back(plan, desc, chain, chain->at, run, stream, error)
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
-        if (!run && desc->check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
+        if (!run && desc->options.check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
                                                             TEGROUP_CHECK_DEEP, error));
     }

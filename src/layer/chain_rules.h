@@ -232,17 +232,13 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
                              *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
                              *const input[] = TEGROUP_IMPL_PATHS("input"),
                              *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
-    tegroup_gemm_desc options; /* of any product */
     int64_t most = 0;
     int32_t i, turn = 0;
     memset(chain, 0, sizeof *chain);
     chain->at = -1;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    memset(&options, 0, sizeof options);
-    options.op = TEGROUP_OP_FORWARD;
-    TEGROUP_IMPL_TAKE_OPTIONS(&options, desc);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&options, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
                       "must be 1 to TEGROUP_CHAIN_MAX_OPS", TEGROUP_CHAIN_MAX_OPS, desc->op_count);
@@ -410,7 +406,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
         chain->at = all[i].at;
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
                           all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->workspace, workspace, level),
+        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->options.workspace, workspace, level),
                           ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
         for (j = 0; j < count && all[i].writes; j++)
             TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
@@ -424,11 +420,11 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     for (i = 0; i < desc->op_count; i++) {
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
                           ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, workspace, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "workspace", snapshots[i].rule, 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, workspace, snapshots[i].base, snapshots[i].bytes),
+                          ERROR_OVERLAP, "options.workspace", snapshots[i].rule, 0, 1);
     }
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->workspace, workspace), ERROR_OVERLAP,
-                      "workspace", "must not overlap saved", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->options.workspace, workspace), ERROR_OVERLAP,
+                      "options.workspace", "must not overlap saved", 0, 1);
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_THERE

@@ -68,28 +68,9 @@ typedef struct tegroup_chain_desc {
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
     void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
     size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
-
-    /* From here on as in tegroup_linear_desc, for each op. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* of a BIAS, which multiplies nothing, it is AUTO                            */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes                                             */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
     int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
                                        wanted; written only on error                                              */
+    tegroup_options options;        /* of each op; a BIAS multiplies nothing: its backend is AUTO */
 } tegroup_chain_desc;
 
 /* How an op runs. */

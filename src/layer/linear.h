@@ -241,29 +241,6 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* What every descriptor of a layer hands on to its products. */
-#define TEGROUP_IMPL_TAKE_OPTIONS(to, from)                                                                            \
-    do {                                                                                                               \
-        (to)->compute = (from)->compute;                                                                               \
-        (to)->expected_rows = (from)->expected_rows;                                                                   \
-        (to)->expected_rows_max = (from)->expected_rows_max;                                                           \
-        (to)->data_alignment_bytes = (from)->data_alignment_bytes;                                                     \
-        (to)->backend = (from)->backend;                                                                               \
-        (to)->sm_limit = (from)->sm_limit;                                                                             \
-        (to)->threads = (from)->threads;                                                                               \
-        (to)->ignore_quirks = (from)->ignore_quirks;                                                                   \
-        (to)->check_level = (from)->check_level;                                                                       \
-        (to)->workspace = (from)->workspace;                                                                           \
-        (to)->workspace_bytes = (from)->workspace_bytes;                                                               \
-        (to)->cublas_workspace_bytes = (from)->cublas_workspace_bytes;                                                 \
-        (to)->cublaslt = (from)->cublaslt;                                                                             \
-        (to)->cublaslt_functions = (from)->cublaslt_functions;                                                         \
-        (to)->streams = (from)->streams;                                                                               \
-        (to)->events = (from)->events;                                                                                 \
-        (to)->stream_count = (from)->stream_count;                                                                     \
-        (to)->host_sizes_final = (from)->host_sizes_final;                                                             \
-    } while (0)
-
 /* A product as tegroup_gemm takes it. */
 static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
     const tegroup_tensor *operands[5];
@@ -284,9 +261,9 @@ static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, 
     if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
     if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
     if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    TEGROUP_IMPL_TAKE_OPTIONS(gemm, desc);
-    if (!is_op) gemm->backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
-    if (!is_op) gemm->data_alignment_bytes = 0;
+    gemm->options = desc->options;
+    if (!is_op) gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->options.data_alignment_bytes = 0;
 }
 
 static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
@@ -390,7 +367,7 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, TEGROUP_OP_DGRAD, &planned, &gemm, error));
     dx = &desc->dgrad_out;
     scale = &desc->grad_row_scale;
-    level = desc->check_level;
+    level = desc->options.check_level;
     workspace_bytes = (int64_t)planned->workspace.total_bytes;
     TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
                       "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
@@ -410,10 +387,10 @@ static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan
                       "must not overlap bias", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
                       "must not overlap weight", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->workspace, workspace_bytes, level),
-                      ERROR_OVERLAP, "workspace", "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->workspace, workspace_bytes, level), ERROR_OVERLAP,
-                      "workspace", "must not overlap grad_row_scale", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->options.workspace, workspace_bytes, level),
+                      ERROR_OVERLAP, "options.workspace", "must not overlap bias", 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->options.workspace, workspace_bytes, level), ERROR_OVERLAP,
+                      "options.workspace", "must not overlap grad_row_scale", 0, 1);
     if (!run) return TEGROUP_OK;
     TEGROUP_IMPL_TRY(
         tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));

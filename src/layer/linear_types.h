@@ -37,26 +37,7 @@ typedef struct tegroup_linear_desc {
                                        1 adds to both: an empty group's stay as they are, bit for bit             */
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
-
-    /* From here on as in tegroup_gemm_desc, for each of the products. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* the product that gives grad_row_scale has one column: its backend is AUTO  */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes, which serves every call                    */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
+    tegroup_options options;        /* of each product; but the one that gives grad_row_scale has one column: its backend is AUTO */
 } tegroup_linear_desc;
 
 #define TEGROUP_LINEAR_PLAN_MAGIC 0x54474c31u /* "TGL1" */

@@ -65,7 +65,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
                                                    tegroup_op op, uint32_t bit, uint32_t *fused,
                                                    tegroup_fused_kernel *kernel, tegroup_error *error) {
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
-    const int64_t rows = desc->expected_rows > 0 ? desc->expected_rows : desc->input.shape.rows,
+    const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
@@ -223,8 +223,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
                       "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
                       "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
-    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "workspace",
-                                        "workspace_bytes", desc->workspace, desc->workspace_bytes, error);
+    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "options.workspace",
+                                        "options.workspace_bytes", desc->options.workspace, desc->options.workspace_bytes, error);
 }
 
 /* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
@@ -248,7 +248,7 @@ static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_p
             tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
             error));
     }
-    if (desc->check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
     return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
 }
 
@@ -387,7 +387,7 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
     }
     return tegroup_impl_mlp_run(&products[1], stream, error);
 }
@@ -446,8 +446,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
     } else {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
         if (desc->recompute)
-            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->threads, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->threads, stream, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
     }
     for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
     return TEGROUP_OK;

@@ -153,7 +153,7 @@ static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *de
     t.shape = desc->input.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
-    if (plan && item >= 0 && desc->workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->workspace);
+    if (plan && item >= 0 && desc->options.workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->options.workspace);
     return t;
 }
 
@@ -193,7 +193,7 @@ static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const t
         }
     }
     linear->accumulate = desc->accumulate;
-    TEGROUP_IMPL_TAKE_OPTIONS(linear, desc);
+    linear->options = desc->options;
 }
 
 /* Which tensors are there, and for which others. */
@@ -346,10 +346,10 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
         if ((reads | writes) >> i & 1u)
             TEGROUP_IMPL_RULE(
-                !tegroup_impl_tensor_overwritten(all[i], desc->workspace, (int64_t)workspace_bytes, level),
-                ERROR_OVERLAP, "workspace", tegroup_impl_mlp_apart(i), 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
-                      ERROR_OVERLAP, "workspace", snapshot.rule, 0, 1);
+                !tegroup_impl_tensor_overwritten(all[i], desc->options.workspace, (int64_t)workspace_bytes, level),
+                ERROR_OVERLAP, "options.workspace", tegroup_impl_mlp_apart(i), 0, 1);
+    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
+                      ERROR_OVERLAP, "options.workspace", snapshot.rule, 0, 1);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
         if (!(writes >> i & 1u)) continue;
         TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], snapshot.base, snapshot.bytes, level), ERROR_OVERLAP,

@@ -73,26 +73,8 @@ typedef struct tegroup_mlp_desc {
     tegroup_tail    out_tail;       /* rows of out that no group owns; out must then be there                     */
     tegroup_tail    dgrad_out_tail; /* rows of dgrad_out that no group owns. Those of grad_row_scale are kept     */
     tegroup_fusion  fusion;
-
-    /* From here on as in tegroup_gemm_desc, for each of the products; threads for the activation, too. */
-    tegroup_compute compute;
-    int64_t         expected_rows;
-    int64_t         expected_rows_max;
-    int32_t         data_alignment_bytes;
-    tegroup_backend backend;        /* the product that gives the bias's part of grad_row_scale has one column: AUTO  */
-    int32_t         sm_limit;
-    int32_t         threads;
-    uint64_t        ignore_quirks;
-    tegroup_check_level check_level;
-    void           *workspace;      /* for one call at a time: a wgrad that may run beside others needs its own   */
-    size_t          workspace_bytes; /* >= plan.workspace.total_bytes; wgrad: >= plan.wgrad_workspace.total_bytes */
-    size_t          cublas_workspace_bytes;
-    struct cublasLtContext *cublaslt;
-    const tegroup_cublaslt_functions *cublaslt_functions;
-    struct CUstream_st *const *streams;
-    struct CUevent_st  *const *events;
-    int32_t         stream_count;
-    int32_t         host_sizes_final;
+    tegroup_options options;        /* of each product (the one that gives the bias's part of grad_row_scale has one column:
+                                       its backend is AUTO); threads for the activation, too */
 } tegroup_mlp_desc;
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */

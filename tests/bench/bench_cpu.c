@@ -69,10 +69,10 @@ int main(void) {
         desc.a.data = x;
         desc.b.data = w;
         desc.d.data = y;
-        desc.threads = THREADS;
+        desc.options.threads = THREADS;
         must(tegroup_plan_make(&desc, NULL, &plan, &error), &error);
-        desc.workspace_bytes = plan.workspace.total_bytes;
-        desc.workspace = aligned(desc.workspace_bytes);
+        desc.options.workspace_bytes = plan.workspace.total_bytes;
+        desc.options.workspace = aligned(desc.options.workspace_bytes);
         for (int r = -1; r < ROUNDS; r++) { /* round -1 warms up */
             double t0 = now(), t1, t2;
             must(tegroup_gemm(&plan, &desc, NULL, &error), &error);
@@ -91,7 +91,7 @@ int main(void) {
         free(x);
         free(w);
         free(y);
-        free(desc.workspace);
+        free(desc.options.workspace);
     }
     if (failed) printf("a ratio is below 0.25\n");
     return failed;

@@ -260,12 +260,14 @@ class Tegroup:
         n, k = p["N"], p["K"]
         op, *cols = {"forward": (tg.TEGROUP_OP_FORWARD, k, k, n), "dgrad": (tg.TEGROUP_OP_DGRAD, n, k, k)}.get(p["op"], (tg.TEGROUP_OP_WGRAD, n, k, k))
         desc = tg.tegroup_gemm_desc(
-            op=op, space=tg.TEGROUP_SPACE_DEVICE, backend=backend, expected_rows=p["T"], expected_rows_max=max(p["sizes"]), accumulate=int(p["op"] == "wgrad32"), cublaslt=self.lt.handle,
-            cublas_workspace_bytes=CUBLAS_WORKSPACE_BYTES, data_alignment_bytes=256, a=tensor(o.a, True, cols[0]), b=tensor(o.b, o.wgrad, cols[1]), d=tensor(o.d, not o.wgrad, cols[2]))
+            op=op, space=tg.TEGROUP_SPACE_DEVICE, accumulate=int(p["op"] == "wgrad32"),
+            options=tg.tegroup_options(backend=backend, expected_rows=p["T"], expected_rows_max=max(p["sizes"]), cublaslt=self.lt.handle,
+                                       cublas_workspace_bytes=CUBLAS_WORKSPACE_BYTES, data_alignment_bytes=256),
+            a=tensor(o.a, True, cols[0]), b=tensor(o.b, o.wgrad, cols[1]), d=tensor(o.d, not o.wgrad, cols[2]))
         if self.functions is not None:
             desc.cublaslt_functions = addressof(self.functions)
         if backend == tg.TEGROUP_BACKEND_CUBLASLT_LOOP:
-            desc.streams, desc.events, desc.stream_count = addressof(self.stream_list), addressof(self.event_list), 4
+            desc.options.streams, desc.options.events, desc.options.stream_count = addressof(self.stream_list), addressof(self.event_list), 4
 
         verdicts = (tg.tegroup_verdict * (tg.TEGROUP_BACKEND_COUNT - 1))()
         lib.tegroup_explain(desc, None, verdicts)
@@ -276,8 +278,8 @@ class Tegroup:
             raise tg.Refused(verdict.status, " ".join(text.value.decode().split()[1:]))
         plan, error = tg.tegroup_plan(), tg.tegroup_error()
         lib.tegroup_plan_make(desc, None, plan)
-        desc.workspace_bytes = plan.workspace.total_bytes
-        desc.workspace = memory(desc.workspace_bytes, "cuda")
+        desc.options.workspace_bytes = plan.workspace.total_bytes
+        desc.options.workspace = memory(desc.options.workspace_bytes, "cuda")
         torch.cuda.synchronize()  # what torch wrote is there, on whatever stream
         lib.tegroup_prepare(prepare, self.device.raw)
         if tune:

@@ -136,7 +136,7 @@ int main(int count_of_arguments, char **arguments) {
             };
             base.activation = TEGROUP_ACTIVATION_SWIGLU;
             base.interleaved = interleaved;
-            if (portable) base.backend = TEGROUP_BACKEND_PORTABLE;
+            if (portable) base.options.backend = TEGROUP_BACKEND_PORTABLE;
             base.fc1.weight = tensor(each, 2 * l.h, l.d, normal(l.groups * 2 * l.h * l.d, 1 / sqrtf((float)l.d)));
             base.fc2.weight = tensor(each, l.d, l.h, normal(l.groups * l.h * l.d, 1 / sqrtf((float)l.h)));
             base.input = tensor(rows, l.rows, l.d, normal(l.rows * l.d, 1));
@@ -145,8 +145,8 @@ int main(int count_of_arguments, char **arguments) {
             base.row_scale = device(4 * l.rows);
             MUST(cudaMemcpy((void *)base.row_scale, scales.data(), 4 * (size_t)l.rows, cudaMemcpyHostToDevice));
             base.row_scale_dtype = TEGROUP_DTYPE_F32;
-            base.expected_rows = l.rows;
-            base.expected_rows_max = *std::max_element(sizes.begin(), sizes.end());
+            base.options.expected_rows = l.rows;
+            base.options.expected_rows_max = *std::max_element(sizes.begin(), sizes.end());
             base.out = tensor(rows, l.rows, l.d, nullptr);
             tegroup_mlp_desc mlp[WORKS][2], way[2];
             tegroup_mlp_plan plan[WORKS][2];
@@ -189,8 +189,8 @@ int main(int count_of_arguments, char **arguments) {
                 const int work = which / 2, fused = which % 2;
                 tegroup_mlp_desc &w = mlp[work][fused];
                 const tegroup_mlp_plan *p = &plan[work][fused];
-                w.workspace = workspace;
-                w.workspace_bytes = most;
+                w.options.workspace = workspace;
+                w.options.workspace_bytes = most;
                 if (work != GRADIENT && work != BACKWARD) MUST(tegroup_mlp_forward(p, &w, 0, &error));
                 if (work == GRADIENT || work == BACKWARD || work == STEP) MUST(tegroup_mlp_dgrad(p, &w, 0, &error));
                 if (work == STEP) MUST(tegroup_mlp_wgrad(p, &w, 0, &error));

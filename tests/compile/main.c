@@ -67,9 +67,9 @@ int main(void) {
     product.struct_size = sizeof product;
     product.op = TEGROUP_OP_FORWARD;
     product.space = TEGROUP_SPACE_HOST;
-    product.threads = 1;
-    product.workspace = aligned(workspace);
-    product.workspace_bytes = sizeof workspace - TEGROUP_ALIGNMENT;
+    product.options.threads = 1;
+    product.options.workspace = aligned(workspace);
+    product.options.workspace_bytes = sizeof workspace - TEGROUP_ALIGNMENT;
     product.a.shape = sizes.shape;
     product.a.shape.snapshot = sizes.snapshot;
     product.a.dtype = product.b.dtype = product.d.dtype = TEGROUP_DTYPE_F32;

@@ -37,9 +37,9 @@ static void chain_make(void) {
     chain.argument_count = 3;
     chain.input = w.mlp.input;
     chain.grad_output = w.mlp.grad_output;
-    chain.workspace = w.workspace;
-    chain.workspace_bytes = sizeof w.workspace;
-    chain.threads = 1;
+    chain.options.workspace = w.workspace;
+    chain.options.workspace_bytes = sizeof w.workspace;
+    chain.options.threads = 1;
 }
 
 static void must(int holds, int line) {

@@ -146,9 +146,9 @@ static tegroup_gemm_desc world_gemm(world *w, tegroup_op op, tegroup_tensor a, t
     desc.a = a;
     desc.b = b;
     desc.d = d;
-    desc.threads = 1;
-    desc.workspace = w->workspace;
-    desc.workspace_bytes = sizeof w->workspace;
+    desc.options.threads = 1;
+    desc.options.workspace = w->workspace;
+    desc.options.workspace_bytes = sizeof w->workspace;
     return desc;
 }
 
@@ -266,9 +266,9 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->linear.grad_row_scale = world_tensor(w->row_scale_grad, routed, 1);
     w->linear.row_scale = w->row_scale;
     w->linear.row_scale_dtype = TEGROUP_DTYPE_F32;
-    w->linear.threads = 1;
-    w->linear.workspace = w->workspace;
-    w->linear.workspace_bytes = sizeof w->workspace;
+    w->linear.options.threads = 1;
+    w->linear.options.workspace = w->workspace;
+    w->linear.options.workspace_bytes = sizeof w->workspace;
     status = tegroup_linear_plan_make(&w->linear, NULL, &w->linear_plan, error);
     if (status != TEGROUP_OK) return status;
 
@@ -295,9 +295,9 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->mlp.row_scale = w->row_scale;
     w->mlp.row_scale_dtype = TEGROUP_DTYPE_F32;
     w->mlp.fc2_bias_scaled = 1;
-    w->mlp.threads = 1;
-    w->mlp.workspace = w->workspace;
-    w->mlp.workspace_bytes = sizeof w->workspace;
+    w->mlp.options.threads = 1;
+    w->mlp.options.workspace = w->workspace;
+    w->mlp.options.workspace_bytes = sizeof w->workspace;
     status = tegroup_mlp_plan_make(&w->mlp, NULL, &w->mlp_plan, error);
     if (status != TEGROUP_OK) return status;
 

@@ -529,7 +529,7 @@ static void check_verdicts(const tegroup_gemm_desc *desc, const tegroup_target *
     MUST((chosen != NULL) == (*planned == TEGROUP_OK));
     if (!chosen) return;
     MUST(plan->backend == chosen->backend && plan->workspace.total_bytes == chosen->workspace_bytes);
-    MUST(desc->backend == TEGROUP_BACKEND_AUTO || desc->backend == plan->backend);
+    MUST(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->backend == plan->backend);
     MUST((plan->backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST));
     check_layout(&plan->workspace);
 }
@@ -540,14 +540,14 @@ static void fuzz_gemm(void) {
     static const field numbers[] = {
         FIELD(tegroup_gemm_desc, struct_size), FIELD(tegroup_gemm_desc, op), FIELD(tegroup_gemm_desc, space), GEMM_FIELDS(a), GEMM_FIELDS(b), GEMM_FIELDS(c),
         GEMM_FIELDS(d), GEMM_FIELDS(bias), FIELD(tegroup_gemm_desc, row_scale_dtype), SCALARS_FIELDS(alpha), SCALARS_FIELDS(beta),
-        FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, compute), FIELD(tegroup_gemm_desc, split_k),
-        FIELD(tegroup_gemm_desc, expected_rows), FIELD(tegroup_gemm_desc, expected_rows_max), FIELD(tegroup_gemm_desc, backend),
-        FIELD(tegroup_gemm_desc, data_alignment_bytes), FIELD(tegroup_gemm_desc, sm_limit), FIELD(tegroup_gemm_desc, threads), FIELD(tegroup_gemm_desc, ignore_quirks), FIELD(tegroup_gemm_desc, check_level),
-        FIELD(tegroup_gemm_desc, workspace_bytes), FIELD(tegroup_gemm_desc, cublas_workspace_bytes), FIELD(tegroup_gemm_desc, stream_count),
+        FIELD(tegroup_gemm_desc, accumulate), FIELD(tegroup_gemm_desc, tail), FIELD(tegroup_gemm_desc, options.compute),
+        FIELD(tegroup_gemm_desc, options.expected_rows), FIELD(tegroup_gemm_desc, options.expected_rows_max), FIELD(tegroup_gemm_desc, options.backend),
+        FIELD(tegroup_gemm_desc, options.data_alignment_bytes), FIELD(tegroup_gemm_desc, options.sm_limit), FIELD(tegroup_gemm_desc, options.threads), FIELD(tegroup_gemm_desc, options.ignore_quirks), FIELD(tegroup_gemm_desc, options.check_level),
+        FIELD(tegroup_gemm_desc, options.workspace_bytes), FIELD(tegroup_gemm_desc, options.cublas_workspace_bytes), FIELD(tegroup_gemm_desc, options.stream_count),
         FIELD(tegroup_gemm_desc, gather_a.rows), FIELD(tegroup_gemm_desc, gather_a.slots), FIELD(tegroup_gemm_desc, gather_b.rows), FIELD(tegroup_gemm_desc, gather_b.slots)};
     static const field pointers[] = {GEMM_POINTERS(a), GEMM_POINTERS(b), GEMM_POINTERS(c), GEMM_POINTERS(d), GEMM_POINTERS(bias),
                                      FIELD(tegroup_gemm_desc, alpha.data), FIELD(tegroup_gemm_desc, beta.data), FIELD(tegroup_gemm_desc, row_scale),
-                                     FIELD(tegroup_gemm_desc, gather_a.slot_of_row), FIELD(tegroup_gemm_desc, gather_b.slot_of_row), FIELD(tegroup_gemm_desc, workspace)};
+                                     FIELD(tegroup_gemm_desc, gather_a.slot_of_row), FIELD(tegroup_gemm_desc, gather_b.slot_of_row), FIELD(tegroup_gemm_desc, options.workspace)};
     static const field of_target[] = {FIELD(tegroup_target, struct_size), FIELD(tegroup_target, sm), FIELD(tegroup_target, cublaslt_version),
                                       FIELD(tegroup_target, threads), FIELD(tegroup_target, built)};
     static const int32_t machines[] = {0, 75, 80, 89, 90, 100, 103, 110, 120};
@@ -580,9 +580,9 @@ static void fuzz_gemm(void) {
     desc.struct_size = sizeof desc;
     desc.op = (tegroup_op)(1 + below(3));
     desc.space = chance(70) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
-    desc.compute = (tegroup_compute)below(2);
-    operand = (tegroup_dtype)(desc.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
-    result = (tegroup_dtype)(desc.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
+    desc.options.compute = (tegroup_compute)below(2);
+    operand = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
+    result = (tegroup_dtype)(desc.options.compute == TEGROUP_COMPUTE_F64 ? 1 + below(4) : 2 + below(3));
     if (desc.space == TEGROUP_SPACE_DEVICE && chance(40)) operand = (tegroup_dtype)(TEGROUP_DTYPE_F8E4M3 + below(3));
     switch (desc.op) {
     case TEGROUP_OP_FORWARD:
@@ -630,13 +630,13 @@ static void fuzz_gemm(void) {
             gathers[i]->rows = below(12);
             gathers[i]->slots = below(4);
         }
-    desc.check_level = (tegroup_check_level)below(2);
-    if (desc.space == TEGROUP_SPACE_DEVICE && chance(30)) desc.backend = (tegroup_backend)below(TEGROUP_BACKEND_COUNT);
+    desc.options.check_level = (tegroup_check_level)below(2);
+    if (desc.space == TEGROUP_SPACE_DEVICE && chance(30)) desc.options.backend = (tegroup_backend)below(TEGROUP_BACKEND_COUNT);
     if (desc.space == TEGROUP_SPACE_DEVICE && chance(20)) {
-        desc.cublas_workspace_bytes = (size_t)number();
-        desc.stream_count = below(9);
+        desc.options.cublas_workspace_bytes = (size_t)number();
+        desc.options.stream_count = below(9);
     }
-    desc.workspace_bytes = workspace_bytes;
+    desc.options.workspace_bytes = workspace_bytes;
     target.struct_size = sizeof target;
     target.sm = machines[below(COUNT(machines))];
     target.cublaslt_version = libraries[below(COUNT(libraries))];
@@ -662,8 +662,8 @@ static void fuzz_gemm(void) {
     desc.alpha.data = desc.alpha.space ? buffer(64) : NULL;
     desc.beta.data = desc.beta.space ? buffer(64) : NULL;
     desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows * (size_t)(kind ? 1 : sizes.groups)) : NULL;
-    desc.workspace = workspace;
-    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(tensors[below(4)]->shape.snapshot);
+    desc.options.workspace = workspace;
+    if (desc.options.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(tensors[below(4)]->shape.snapshot);
     spoil_pointers(&desc, pointers, COUNT(pointers));
 
     for (i = 0; i < 5; i++) {
@@ -684,7 +684,7 @@ static void fuzz_gemm(void) {
 
     check_verdicts(&desc, chance(80) ? &target : NULL, &plan, &planned);
     if (planned != TEGROUP_OK) return;
-    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    if (desc.options.workspace_bytes > room(desc.options.workspace)) desc.options.workspace_bytes = room(desc.options.workspace);
     before = memory_hash();
     if (desc.space == TEGROUP_SPACE_DEVICE) { /* checks alone, as a build with that backend would make them */
         plan.hypothetical = 0;
@@ -969,11 +969,11 @@ static void fuzz_linear(void) {
         FIELD(tegroup_linear_desc, struct_size), FIELD(tegroup_linear_desc, space), LINEAR_FIELDS(weight), LINEAR_FIELDS(bias), LINEAR_FIELDS(input), LINEAR_FIELDS(out),
         LINEAR_FIELDS(grad_output), LINEAR_FIELDS(dgrad_out), LINEAR_FIELDS(main_grad), LINEAR_FIELDS(bias_grad), LINEAR_FIELDS(grad_row_scale),
         FIELD(tegroup_linear_desc, row_scale_dtype), FIELD(tegroup_linear_desc, accumulate), FIELD(tegroup_linear_desc, out_tail),
-        FIELD(tegroup_linear_desc, dgrad_out_tail), FIELD(tegroup_linear_desc, compute), FIELD(tegroup_linear_desc, backend), FIELD(tegroup_linear_desc, check_level),
-        FIELD(tegroup_linear_desc, workspace_bytes)};
+        FIELD(tegroup_linear_desc, dgrad_out_tail), FIELD(tegroup_linear_desc, options.compute), FIELD(tegroup_linear_desc, options.backend), FIELD(tegroup_linear_desc, options.check_level),
+        FIELD(tegroup_linear_desc, options.workspace_bytes)};
     static const field pointers[] = {LINEAR_POINTERS(weight), LINEAR_POINTERS(bias), LINEAR_POINTERS(input), LINEAR_POINTERS(out), LINEAR_POINTERS(grad_output),
                                      LINEAR_POINTERS(dgrad_out), LINEAR_POINTERS(main_grad), LINEAR_POINTERS(bias_grad), LINEAR_POINTERS(grad_row_scale),
-                                     FIELD(tegroup_linear_desc, row_scale), FIELD(tegroup_linear_desc, workspace)};
+                                     FIELD(tegroup_linear_desc, row_scale), FIELD(tegroup_linear_desc, options.workspace)};
     static tegroup_status (*const calls[])(const tegroup_linear_plan *, const tegroup_linear_desc *, struct CUstream_st *, tegroup_error *) = {
         tegroup_linear_forward, tegroup_linear_dgrad, tegroup_linear_wgrad};
     tegroup_linear_desc desc;
@@ -1013,9 +1013,9 @@ static void fuzz_linear(void) {
     desc.accumulate = desc.main_grad.dtype ? below(2) : 0;
     desc.out_tail = desc.out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
     desc.dgrad_out_tail = desc.dgrad_out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
-    desc.compute = TEGROUP_COMPUTE_F64;
-    desc.check_level = (tegroup_check_level)below(2);
-    desc.workspace_bytes = workspace_bytes;
+    desc.options.compute = TEGROUP_COMPUTE_F64;
+    desc.options.check_level = (tegroup_check_level)below(2);
+    desc.options.workspace_bytes = workspace_bytes;
     spoil_numbers(&desc, numbers, COUNT(numbers));
 
     prepare_tensor(&desc.input);
@@ -1025,8 +1025,8 @@ static void fuzz_linear(void) {
             tensor_memory(tensors[i]);
         }
     desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows) : NULL;
-    desc.workspace = workspace;
-    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    desc.options.workspace = workspace;
+    if (desc.options.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
     spoil_pointers(&desc, pointers, COUNT(pointers));
     for (i = 0; i < 9; i++) {
         lies |= tensor_lies(tensors[i]) || room(tensors[i]->shape.snapshot) < sizeof(tegroup_snapshot_header);
@@ -1044,7 +1044,7 @@ static void fuzz_linear(void) {
     }
     if (status != TEGROUP_OK) return;
     MUST(desc.space == TEGROUP_SPACE_HOST);
-    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    if (desc.options.workspace_bytes > room(desc.options.workspace)) desc.options.workspace_bytes = room(desc.options.workspace);
     snapshots = snapshots_hash(tensors, 9);
     for (i = 0; i < 3; i++) {
         uint64_t before = memory_hash();
@@ -1070,13 +1070,13 @@ static void fuzz_mlp(void) {
         MLP_FIELDS(dgrad_out), MLP_FIELDS(grad_row_scale), MLP_FIELDS(preactivation), MLP_FIELDS(activated), MLP_FIELDS(grad_preactivation),
         FIELD(tegroup_mlp_desc, activation), FIELD(tegroup_mlp_desc, interleaved), FIELD(tegroup_mlp_desc, recompute), FIELD(tegroup_mlp_desc, row_scale_dtype),
         FIELD(tegroup_mlp_desc, fc2_bias_scaled), FIELD(tegroup_mlp_desc, accumulate), FIELD(tegroup_mlp_desc, out_tail), FIELD(tegroup_mlp_desc, dgrad_out_tail),
-        FIELD(tegroup_mlp_desc, fusion), FIELD(tegroup_mlp_desc, compute), FIELD(tegroup_mlp_desc, backend), FIELD(tegroup_mlp_desc, check_level),
-        FIELD(tegroup_mlp_desc, workspace_bytes)};
+        FIELD(tegroup_mlp_desc, fusion), FIELD(tegroup_mlp_desc, options.compute), FIELD(tegroup_mlp_desc, options.backend), FIELD(tegroup_mlp_desc, options.check_level),
+        FIELD(tegroup_mlp_desc, options.workspace_bytes)};
     static const field pointers[] = {
         MLP_POINTERS(fc1.weight), MLP_POINTERS(fc1.bias), MLP_POINTERS(fc1.main_grad), MLP_POINTERS(fc1.bias_grad), MLP_POINTERS(fc2.weight), MLP_POINTERS(fc2.bias),
         MLP_POINTERS(fc2.main_grad), MLP_POINTERS(fc2.bias_grad), MLP_POINTERS(input), MLP_POINTERS(out), MLP_POINTERS(grad_output), MLP_POINTERS(dgrad_out),
         MLP_POINTERS(grad_row_scale), MLP_POINTERS(preactivation), MLP_POINTERS(activated), MLP_POINTERS(grad_preactivation), FIELD(tegroup_mlp_desc, row_scale),
-        FIELD(tegroup_mlp_desc, workspace)};
+        FIELD(tegroup_mlp_desc, options.workspace)};
     static tegroup_status (*const calls[])(const tegroup_mlp_plan *, const tegroup_mlp_desc *, struct CUstream_st *, tegroup_error *) = {
         tegroup_mlp_forward, tegroup_mlp_dgrad, tegroup_mlp_wgrad};
     tegroup_mlp_desc desc;
@@ -1131,10 +1131,10 @@ static void fuzz_mlp(void) {
     desc.accumulate = desc.fc1.main_grad.dtype ? below(2) : 0;
     desc.out_tail = desc.out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
     desc.dgrad_out_tail = desc.dgrad_out.dtype ? (tegroup_tail)below(3) : TEGROUP_TAIL_KEEP;
-    desc.compute = TEGROUP_COMPUTE_F64;
-    desc.check_level = (tegroup_check_level)below(2);
-    desc.threads = 1;
-    desc.workspace_bytes = workspace_bytes;
+    desc.options.compute = TEGROUP_COMPUTE_F64;
+    desc.options.check_level = (tegroup_check_level)below(2);
+    desc.options.threads = 1;
+    desc.options.workspace_bytes = workspace_bytes;
     spoil_numbers(&desc, numbers, COUNT(numbers));
 
     prepare_tensor(&desc.input);
@@ -1144,8 +1144,8 @@ static void fuzz_mlp(void) {
             tensor_memory(tensors[i]);
         }
     desc.row_scale = desc.row_scale_dtype ? buffer(8 * (size_t)rows) : NULL;
-    desc.workspace = workspace;
-    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    desc.options.workspace = workspace;
+    if (desc.options.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
     if (chance(20)) desc.grad_preactivation.data = desc.preactivation.data;
     spoil_pointers(&desc, pointers, COUNT(pointers));
     for (i = 0; i < 16; i++) {
@@ -1164,7 +1164,7 @@ static void fuzz_mlp(void) {
     }
     if (status != TEGROUP_OK) return;
     MUST(desc.space == TEGROUP_SPACE_HOST);
-    if (desc.workspace_bytes > room(desc.workspace)) desc.workspace_bytes = room(desc.workspace);
+    if (desc.options.workspace_bytes > room(desc.options.workspace)) desc.options.workspace_bytes = room(desc.options.workspace);
     snapshots = snapshots_hash(tensors, 16);
     for (i = 0; i < 3; i++) {
         uint64_t before = memory_hash();
@@ -1219,9 +1219,9 @@ static void fuzz_chain(void) {
     static const field numbers[] = {
         FIELD(tegroup_chain_desc, struct_size), FIELD(tegroup_chain_desc, space), FIELD(tegroup_chain_desc, op_count), FIELD(tegroup_chain_desc, argument_count),
         TENSOR_FIELDS(tegroup_chain_desc, input), TENSOR_FIELDS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, unfused), FIELD(tegroup_chain_desc, accumulate),
-        FIELD(tegroup_chain_desc, compute), FIELD(tegroup_chain_desc, backend), FIELD(tegroup_chain_desc, check_level)};
+        FIELD(tegroup_chain_desc, options.compute), FIELD(tegroup_chain_desc, options.backend), FIELD(tegroup_chain_desc, options.check_level)};
     static const field pointers[] = {TENSOR_POINTERS(tegroup_chain_desc, input), TENSOR_POINTERS(tegroup_chain_desc, grad_output), FIELD(tegroup_chain_desc, saved),
-                                     FIELD(tegroup_chain_desc, workspace)};
+                                     FIELD(tegroup_chain_desc, options.workspace)};
     static const field op_numbers[] = {
         FIELD(tegroup_chain_op, kind), FIELD(tegroup_chain_op, activation), FIELD(tegroup_chain_op, interleaved), FIELD(tegroup_chain_op, cols),
         TENSOR_FIELDS(tegroup_chain_op, weights.weight), TENSOR_FIELDS(tegroup_chain_op, weights.bias), TENSOR_FIELDS(tegroup_chain_op, weights.main_grad),
@@ -1326,9 +1326,9 @@ static void fuzz_chain(void) {
     desc.arguments = arguments;
     desc.unfused = chance(30);
     desc.accumulate = backward ? below(2) : 0;
-    desc.compute = TEGROUP_COMPUTE_F64;
-    desc.check_level = (tegroup_check_level)below(2);
-    desc.threads = 1;
+    desc.options.compute = TEGROUP_COMPUTE_F64;
+    desc.options.check_level = (tegroup_check_level)below(2);
+    desc.options.threads = 1;
     desc.refused = &refused;
     if (chance(30)) spoil_numbers(&desc, numbers, COUNT(numbers));
     if (chance(30)) spoil_numbers(&ops[below(count)], op_numbers, COUNT(op_numbers));
@@ -1355,9 +1355,9 @@ static void fuzz_chain(void) {
     }
     for (i = 0; i < tensor_count; i++)
         if (tensors[i] != &desc.input) tensors[i]->shape.snapshot = NULL;
-    if (desc.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
-    desc.workspace = workspace;
-    desc.workspace_bytes = workspace_bytes;
+    if (desc.options.check_level == TEGROUP_CHECK_DEEP && chance(20)) spoil_snapshot(desc.input.shape.snapshot);
+    desc.options.workspace = workspace;
+    desc.options.workspace_bytes = workspace_bytes;
     spoil_pointers(&ops[below(count)], op_pointers, COUNT(op_pointers));
     spoil_pointers(&arguments[below(count)], argument_pointers, COUNT(argument_pointers));
     for (i = 0; i < tensor_count; i++) {
@@ -1395,7 +1395,7 @@ static void fuzz_chain(void) {
     desc.saved_bytes = plan.saved.total_bytes - (size_t)(plan.saved.total_bytes && chance(3));
     spoil_pointers(&desc, pointers, COUNT(pointers));
     if (room(desc.saved) < desc.saved_bytes) desc.saved_bytes = room(desc.saved);
-    if (room(desc.workspace) < desc.workspace_bytes) desc.workspace_bytes = room(desc.workspace);
+    if (room(desc.options.workspace) < desc.options.workspace_bytes) desc.options.workspace_bytes = room(desc.options.workspace);
     if (room(desc.input.shape.snapshot) < sizeof(tegroup_snapshot_header)) return;
     for (i = 0; i < count; i++) tensors[tensor_count++] = &routings[i];
     snapshots = snapshots_hash(tensors, tensor_count);

@@ -164,7 +164,7 @@ static void scalars_to_device(tegroup_scalars *s) {
 }
 
 /* The backend that reads sizes, snapshots, lists and scalars on the host. */
-static int has_host_sizes(const tegroup_gemm_desc *desc) { return desc->backend == TEGROUP_BACKEND_CUBLASLT_LOOP; }
+static int has_host_sizes(const tegroup_gemm_desc *desc) { return desc->options.backend == TEGROUP_BACKEND_CUBLASLT_LOOP; }
 
 /* Streams for it to fork onto. */
 static cudaStream_t fork_streams[3];
@@ -185,15 +185,15 @@ static tegroup_gemm_desc desc_to_device(const tegroup_gemm_desc *host) {
     desc.row_scale = device_of(desc.row_scale);
     desc.gather_a.slot_of_row = (const int64_t *)device_of(desc.gather_a.slot_of_row);
     desc.gather_b.slot_of_row = (const int64_t *)device_of(desc.gather_b.slot_of_row);
-    desc.workspace = NULL;
-    desc.workspace_bytes = 0;
-    desc.cublaslt = mirror_cublaslt;
+    desc.options.workspace = NULL;
+    desc.options.workspace_bytes = 0;
+    desc.options.cublaslt = mirror_cublaslt;
     if (host_sizes && host->d.shape.cols % 2 == 1) {
         for (int i = 0; i < 3 && fork_streams[i] == NULL; i++) MUST(cudaStreamCreateWithFlags(&fork_streams[i], cudaStreamNonBlocking));
         for (int i = 0; i < 4 && fork_events[i] == NULL; i++) MUST(cudaEventCreateWithFlags(&fork_events[i], cudaEventDisableTiming));
-        desc.streams = fork_streams;
-        desc.events = fork_events;
-        desc.stream_count = 3;
+        desc.options.streams = fork_streams;
+        desc.options.events = fork_events;
+        desc.options.stream_count = 3;
     }
     return desc;
 }
@@ -251,8 +251,8 @@ static tegroup_status problem_run_on_device(problem *p) {
         if (!plan_take_tile(&p->plan, tile)) status = TEGROUP_ERROR_UNSUPPORTED;
     }
     if (status == TEGROUP_OK) {
-        desc.workspace_bytes = p->plan.workspace.total_bytes;
-        desc.workspace = workspace_of(desc.workspace_bytes);
+        desc.options.workspace_bytes = p->plan.workspace.total_bytes;
+        desc.options.workspace = workspace_of(desc.options.workspace_bytes);
         status = problem_prepare_on_device(p, NULL);
     }
     if (status == TEGROUP_OK) status = tegroup_gemm(&p->plan, &desc, NULL, &p->error);

@@ -126,7 +126,7 @@ static void product_poison(product *p, cudaStream_t stream) {
         product_number(p, 'c', p->out, p->desc.d.data, 0, p->d_count, 0, stream);
         if (p->moved < p->groups) product_number(p, 'c', p->out, p->desc.d.data, p->moved * matrix, matrix, p->moved_matrix * matrix, stream);
     } else MUST(cudaMemsetAsync(p->desc.d.data, 0xFF, (size_t)p->d_count * size_of(p->out), stream));
-    if (p->desc.workspace != NULL) MUST(cudaMemsetAsync(p->desc.workspace, 0xFF, p->desc.workspace_bytes, stream));
+    if (p->desc.options.workspace != NULL) MUST(cudaMemsetAsync(p->desc.options.workspace, 0xFF, p->desc.options.workspace_bytes, stream));
 }
 
 /* The operands' numbers, after a group was moved or its rows lie elsewhere. */
@@ -153,8 +153,8 @@ static void product_make(product *p, tegroup_backend backend) {
     void *a, *b, *bias = NULL, *sizes, *snapshot;
     memset(d, 0, sizeof *d);
     d->struct_size = sizeof *d;
-    d->backend = backend;
-    d->cublaslt = mirror_cublaslt;
+    d->options.backend = backend;
+    d->options.cublaslt = mirror_cublaslt;
     p->a_host = p->b_host = NULL;
     p->a_count = p->rows * acols;
     p->b_count = wgrad ? p->rows * bcols : p->groups * p->n * p->k;
@@ -208,8 +208,8 @@ static void product_counts(product *p, const int64_t *counts) {
 }
 
 static void product_workspace(product *p, const tegroup_plan *plan) {
-    p->desc.workspace_bytes = plan->workspace.total_bytes;
-    if (p->desc.workspace_bytes > 0) MUST(cudaMalloc(&p->desc.workspace, p->desc.workspace_bytes));
+    p->desc.options.workspace_bytes = plan->workspace.total_bytes;
+    if (p->desc.options.workspace_bytes > 0) MUST(cudaMalloc(&p->desc.options.workspace, p->desc.options.workspace_bytes));
 }
 
 static tegroup_status product_plan(product *p) {
@@ -252,7 +252,7 @@ static void product_free(product *p) {
     MUST(cudaFree(p->desc.bias.data));
     MUST(cudaFree(p->d_memory));
     MUST(cudaFree(p->number));
-    MUST(cudaFree(p->desc.workspace));
+    MUST(cudaFree(p->desc.options.workspace));
     MUST(on_host ? cudaFreeHost((void *)p->desc.a.shape.row_sizes.data) : cudaFree((void *)p->desc.a.shape.row_sizes.data));
     MUST(on_host ? cudaFreeHost((void *)p->desc.a.shape.snapshot) : cudaFree((void *)p->desc.a.shape.snapshot));
     free(p->a_host);

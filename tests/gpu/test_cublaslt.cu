@@ -36,14 +36,14 @@ static const size_t workspace_most = (size_t)160 << 20;
 static void workspace_give(tegroup_gemm_desc *desc, const tegroup_plan *plan) {
     if (workspace == NULL) MUST(cudaMalloc((void **)&workspace, workspace_most + 4096));
     if (plan->workspace.total_bytes > workspace_most) exit(1);
-    desc->workspace = workspace;
-    desc->workspace_bytes = plan->workspace.total_bytes;
-    MUST(cudaMemset(workspace + desc->workspace_bytes, 0xA5, 4096));
+    desc->options.workspace = workspace;
+    desc->options.workspace_bytes = plan->workspace.total_bytes;
+    MUST(cudaMemset(workspace + desc->options.workspace_bytes, 0xA5, 4096));
 }
 static int64_t workspace_overrun(const tegroup_gemm_desc *desc) {
     unsigned char behind[4096];
     int64_t changed = 0;
-    MUST(cudaMemcpy(behind, workspace + desc->workspace_bytes, sizeof behind, cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(behind, workspace + desc->options.workspace_bytes, sizeof behind, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < sizeof behind; i++) changed += behind[i] != 0xA5;
     return changed;
 }
@@ -66,8 +66,8 @@ static tegroup_gemm_desc desc_to_loop(const tegroup_gemm_desc *host) {
     list_to_host(&desc.d, &host->d);
     list_to_host(&desc.c, &host->c);
     if (host->c.dtype != TEGROUP_DTYPE_UNSET && host->c.pointers == host->d.pointers) desc.c.pointers = desc.d.pointers;
-    desc.workspace = NULL;
-    desc.workspace_bytes = 0;
+    desc.options.workspace = NULL;
+    desc.options.workspace_bytes = 0;
     return desc;
 }
 static void scalars_anywhere(tegroup_gemm_desc *desc, const tegroup_gemm_desc *host, rng *r) {
@@ -84,9 +84,9 @@ static void streams_give(tegroup_gemm_desc *desc, int32_t count) {
         if (i < STREAMS && streams[i] == NULL) MUST(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
         if (events[i] == NULL) MUST(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
     }
-    desc->stream_count = count;
-    desc->streams = streams;
-    desc->events = events;
+    desc->options.stream_count = count;
+    desc->options.streams = streams;
+    desc->options.events = events;
 }
 
 static void print_error(const char *what, const tegroup_error *error) {
@@ -118,10 +118,10 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
     mirror_up(p.mark);
     tegroup_gemm_desc desc = backend == loop ? desc_to_loop(&p.desc) : desc_to_device(&p.desc);
     scalars_anywhere(&desc, &p.desc, r);
-    desc.backend = backend;
-    desc.cublaslt = handle();
+    desc.options.backend = backend;
+    desc.options.cublaslt = handle();
     if (backend == loop) streams_give(&desc, (int32_t)rng_int(r, 0, STREAMS));
-    if (backend == grouped && rng_chance(r, 60)) desc.data_alignment_bytes = alignment_of(&p.desc, 16 << rng_int(r, 0, 4));
+    if (backend == grouped && rng_chance(r, 60)) desc.options.data_alignment_bytes = alignment_of(&p.desc, 16 << rng_int(r, 0, 4));
     if (status == TEGROUP_OK) status = tegroup_plan_make(&desc, NULL, &p.plan, &p.error);
     if (status == TEGROUP_OK && backend == grouped) totals.aligned += tegroup_impl_lt_plan_of(&p.plan).alignment > 16;
     if (status == TEGROUP_OK) workspace_give(&desc, &p.plan);
@@ -130,7 +130,7 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
     cudaError_t code = cudaDeviceSynchronize();
     if (code != cudaSuccess) {
         snprintf(message, sizeof message, "CUDA: %s", cudaGetErrorString(code));
-    } else if (backend == loop && status == TEGROUP_ERROR_UNSUPPORTED && strcmp(p.error.field, "backend") == 0) {
+    } else if (backend == loop && status == TEGROUP_ERROR_UNSUPPORTED && strcmp(p.error.field, "options.backend") == 0) {
         totals.refused++; /* the library says that it has nothing, as 13.10 without kernels for older GPUs for two-byte operands into FP32 */
     } else if (status != TEGROUP_OK) {
         snprintf(message, sizeof message, "refused: %s %s (expected %ld, got %ld, native %d)", p.error.field, p.error.rule, (long)p.error.expected, (long)p.error.got, p.error.native);
@@ -319,8 +319,8 @@ static tegroup_gemm_desc usual_desc(problem *p, tegroup_backend backend) {
     if (problem_prepare(p) != TEGROUP_OK) exit(1);
     mirror_up(p->mark);
     desc = backend == loop ? desc_to_loop(&p->desc) : desc_to_device(&p->desc);
-    desc.backend = backend;
-    desc.cublaslt = handle();
+    desc.options.backend = backend;
+    desc.options.cublaslt = handle();
     return desc;
 }
 
@@ -350,7 +350,7 @@ UTEST(cublaslt, grouped_graph_replays_with_other_sizes) {
         MUST(cudaMemcpy((void *)desc.a.shape.row_sizes.data, counts, sizeof counts, cudaMemcpyHostToDevice));
         for (int turn = 0; turn < 2; turn++) {
             MUST(cudaMemset(desc.d.data, 0xFF, d_bytes));
-            MUST(cudaMemset(desc.workspace, 0xEE, desc.workspace_bytes));
+            MUST(cudaMemset(desc.options.workspace, 0xEE, desc.options.workspace_bytes));
             if (turn == 0) {
                 MUST(cudaGraphLaunch(replay, stream));
             } else {
@@ -388,12 +388,12 @@ UTEST(cublaslt, loop_under_capture) {
     MUST(cudaStreamCreate(&stream));
     MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ASSERT_EQ(TEGROUP_ERROR_COMBINATION, tegroup_gemm(&p.plan, &desc, stream, &p.error));
-    ASSERT_STREQ("host_sizes_final", p.error.field);
+    ASSERT_STREQ("options.host_sizes_final", p.error.field);
     MUST(cudaStreamEndCapture(stream, &graph));
     MUST(cudaGraphGetNodes(graph, NULL, &nodes));
     ASSERT_EQ((size_t)0, nodes);
     MUST(cudaGraphDestroy(graph));
-    desc.host_sizes_final = 1;
+    desc.options.host_sizes_final = 1;
     MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, stream, &p.error));
     MUST(cudaStreamEndCapture(stream, &graph));
@@ -509,8 +509,8 @@ UTEST(cublaslt, tune_save_load) {
 static int32_t averages_of(const tegroup_gemm_desc *desc, int64_t rows, int64_t most, int64_t averages[4]) {
     tegroup_gemm_desc hinted = *desc;
     tegroup_problem problem;
-    hinted.expected_rows = rows;
-    hinted.expected_rows_max = most;
+    hinted.options.expected_rows = rows;
+    hinted.options.expected_rows_max = most;
     if (tegroup_gemm_problem(&hinted, &problem, NULL) != TEGROUP_OK) exit(1);
     return tegroup_impl_lt_grouped_averages(&hinted, &problem, averages);
 }
@@ -518,8 +518,8 @@ static tegroup_impl_lt_plan offers_for(const tegroup_gemm_desc *desc, int64_t ro
     tegroup_gemm_desc hinted = *desc;
     tegroup_plan plan;
     tegroup_error error;
-    hinted.expected_rows = rows * desc->a.shape.groups;
-    hinted.expected_rows_max = rows;
+    hinted.options.expected_rows = rows * desc->a.shape.groups;
+    hinted.options.expected_rows_max = rows;
     if (tegroup_plan_make(&hinted, NULL, &plan, &error) != TEGROUP_OK) exit(1);
     return tegroup_impl_lt_plan_of(&plan);
 }
@@ -550,8 +550,8 @@ UTEST(cublaslt, grouped_offers_for_uneven_groups) {
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         mirror_up(p.mark);
         tegroup_gemm_desc desc = desc_to_device(&p.desc);
-        desc.backend = grouped;
-        desc.cublaslt = handle();
+        desc.options.backend = grouped;
+        desc.options.cublaslt = handle();
 
         ASSERT_EQ(4, averages_of(&desc, 0, 0, averages)); /* the capacity is 256 rows */
         ASSERT_TRUE(averages[0] == 8 && averages[1] == 32 && averages[2] == 64 && averages[3] == 256);
@@ -623,11 +623,11 @@ UTEST(cublaslt, grouped_alignment_is_kept_to) {
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         mirror_up(p.mark);
         tegroup_gemm_desc desc = desc_to_device(&p.desc);
-        desc.backend = grouped;
-        desc.cublaslt = handle();
+        desc.options.backend = grouped;
+        desc.options.cublaslt = handle();
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plain, &p.error));
         ASSERT_EQ(16, tegroup_impl_lt_plan_of(&plain).alignment);
-        desc.data_alignment_bytes = 256;
+        desc.options.data_alignment_bytes = 256;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &aligned, &p.error));
         ASSERT_EQ(c.worth, tegroup_impl_lt_plan_of(&aligned).alignment);
         const tegroup_impl_choice with = tegroup_impl_cuda_choice(&aligned), without = tegroup_impl_cuda_choice(&plain);
@@ -687,21 +687,21 @@ UTEST(cublaslt, refusals) {
         ASSERT_EQ(plan.cublaslt_version, version);
         workspace_give(&desc, &plan);
         bad = desc;
-        bad.cublaslt = NULL;
+        bad.options.cublaslt = NULL;
         ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&bad, NULL, &p.plan, &error));
-        ASSERT_STREQ("cublaslt", error.field);
+        ASSERT_STREQ("options.cublaslt", error.field);
         ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &bad, NULL, &error));
-        ASSERT_STREQ("cublaslt", error.field);
+        ASSERT_STREQ("options.cublaslt", error.field);
         bad = desc;
-        bad.sm_limit = 16;
+        bad.options.sm_limit = 16;
         ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&bad, NULL, &p.plan, &error));
-        ASSERT_STREQ("sm_limit", error.field);
+        ASSERT_STREQ("options.sm_limit", error.field);
         bad = desc;
         bad.a.data = (char *)bad.a.data + 2;
         ASSERT_EQ(TEGROUP_ERROR_ALIGNMENT, tegroup_gemm(&plan, &bad, NULL, &error));
         ASSERT_STREQ("a.data", error.field);
         bad = desc;
-        bad.backend = TEGROUP_BACKEND_AUTO;
+        bad.options.backend = TEGROUP_BACKEND_AUTO;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&bad, NULL, &p.plan, &error));
         ASSERT_TRUE(p.plan.backend == grouped || p.plan.backend == TEGROUP_BACKEND_SM90); /* which comes first where it is built */
     } else if (version < 130400) {
@@ -718,7 +718,7 @@ UTEST(cublaslt, refusals) {
     tegroup_cublaslt_functions functions = tegroup_impl_lt_find(&desc), none = functions;
     ASSERT_TRUE(functions.cublasLtMatmul != NULL);
     functions.cublasLtMatmul = (tegroup_function)failing_matmul;
-    desc.cublaslt_functions = &functions; /* a caller's table */
+    desc.options.cublaslt_functions = &functions; /* a caller's table */
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
     workspace_give(&desc, &plan);
     for (int i = 0; i < 2; i++) {
@@ -730,7 +730,7 @@ UTEST(cublaslt, refusals) {
         const tegroup_status want = answer == 1 ? TEGROUP_ERROR_CUBLAS : TEGROUP_ERROR_UNSUPPORTED;
         tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
         ASSERT_EQ(want, tegroup_plan_make(&desc, NULL, &plan, &error));
-        ASSERT_STREQ(answer == 1 ? "cublaslt" : "backend", error.field);
+        ASSERT_STREQ(answer == 1 ? "options.cublaslt" : "options.backend", error.field);
         ASSERT_EQ(answer, error.native);
         ASSERT_EQ(TEGROUP_OK, tegroup_explain(&desc, NULL, verdicts, &error));
         for (int i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
@@ -739,22 +739,22 @@ UTEST(cublaslt, refusals) {
         }
     }
     none.cublasLtMatmul = NULL;
-    desc.cublaslt_functions = &none;
+    desc.options.cublaslt_functions = &none;
     ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, tegroup_plan_make(&desc, NULL, &plan, &error));
     ASSERT_STREQ("target.cublaslt_version", error.field);
     ASSERT_EQ(0, (int)error.got);
-    desc.cublaslt_functions = NULL;
+    desc.options.cublaslt_functions = NULL;
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
     bad = desc;
-    bad.stream_count = 1;
+    bad.options.stream_count = 1;
     ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&plan, &bad, NULL, &error));
-    ASSERT_STREQ("stream_count", error.field);
+    ASSERT_STREQ("options.stream_count", error.field);
     streams_give(&bad, 2);
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&bad, NULL, &plan, &error));
     workspace_give(&bad, &plan);
-    bad.events = NULL;
+    bad.options.events = NULL;
     ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &bad, NULL, &error));
-    ASSERT_STREQ("events", error.field);
+    ASSERT_STREQ("options.events", error.field);
     MUST(cudaDeviceSynchronize());
     problem_release(&p);
     guards_release(mark);
@@ -770,8 +770,8 @@ UTEST(cublaslt, grouped_runs_have_one_hash) {
     problem_make(&p, &s);
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
-    desc.backend = grouped;
-    desc.cublaslt = handle();
+    desc.options.backend = grouped;
+    desc.options.cublaslt = handle();
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
     workspace_give(&desc, &p.plan);
     ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
@@ -797,7 +797,7 @@ UTEST(cublaslt, host_time) {
     tegroup_gemm_desc desc = usual_desc(&p, grouped);
     tegroup_cublaslt_functions functions = tegroup_impl_lt_find(&desc);
     functions.cublasLtMatmul = (tegroup_function)idle_matmul;
-    desc.cublaslt_functions = &functions;
+    desc.options.cublaslt_functions = &functions;
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
     workspace_give(&desc, &p.plan);
     ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));

@@ -26,7 +26,6 @@ static void for_backend(rng *r, spec *s, tegroup_backend backend) {
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32};
     const int grouped = backend == TEGROUP_BACKEND_CUBLASLT_GROUPED;
     s->compute = TEGROUP_COMPUTE_F32;
-    s->split_k = 0;
     if (s->in == TEGROUP_DTYPE_F64 || (grouped && s->in == TEGROUP_DTYPE_F32) || s->in == TEGROUP_DTYPE_UNSET) s->in = types[rng_int(r, 0, grouped ? 1 : 2)];
     if (s->out == TEGROUP_DTYPE_F64 || s->out == TEGROUP_DTYPE_UNSET) s->out = types[rng_int(r, 0, 2)];
     if (s->bias_dtype == TEGROUP_DTYPE_F64) s->bias_dtype = TEGROUP_DTYPE_UNSET;
@@ -87,7 +86,7 @@ static void problem_for(problem *p, const spec *given, tegroup_backend backend) 
     /* gradients of FP16 operands in FP32: 13.10 without its kernels for older GPUs offers nothing; test_cublaslt counts that */
     if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP && s->in == TEGROUP_DTYPE_F16 && s->out == TEGROUP_DTYPE_F32) adjusted.out = s->in;
     problem_make(p, s);
-    p->desc.backend = backend;
+    p->desc.options.backend = backend;
     p->s.rounds_product = backend == TEGROUP_BACKEND_CUBLASLT_LOOP; /* as kernels of cuBLASLt for two-byte results do */
 }
 
@@ -604,7 +603,7 @@ static void hostile_sizes(int *utest_result, int b) {
         s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
         s.place = s.encoding == TEGROUP_ENCODING_COUNTS ? (place_kind)rng_int(&r, 0, 3) : s.encoding == TEGROUP_ENCODING_ENDS ? (place_kind)rng_int(&r, 0, 1) : PLACE_DENSE;
         problem_for(&p, &s, backends[b]);
-        p.desc.cublas_workspace_bytes = (size_t)4 << 20;
+        p.desc.options.cublas_workspace_bytes = (size_t)4 << 20;
         /* the arrays: each[groups + 1], and as many starts */
         const int32_t stride = s.groups + 1;
         const size_t element = size_of(p.desc.a.shape.row_sizes.dtype);
@@ -622,9 +621,9 @@ static void hostile_sizes(int *utest_result, int b) {
         w.head = (int64_t)arena_used;
         w.now = arena;
         w.then = then;
-        desc.workspace_bytes = p.plan.workspace.total_bytes;
-        if (desc.workspace_bytes > 0) desc.workspace = arena_take(desc.workspace_bytes, 0);
-        if (desc.workspace != NULL) w.head = (unsigned char *)desc.workspace - arena, w.gap = (int64_t)desc.workspace_bytes;
+        desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+        if (desc.options.workspace_bytes > 0) desc.options.workspace = arena_take(desc.options.workspace_bytes, 0);
+        if (desc.options.workspace != NULL) w.head = (unsigned char *)desc.options.workspace - arena, w.gap = (int64_t)desc.options.workspace_bytes;
         w.bytes = (int64_t)arena_used;
         ASSERT_LE(w.bytes, (int64_t)64 << 20);
         MUST(cudaMemcpy(then, arena, (size_t)w.bytes, cudaMemcpyDeviceToDevice));
@@ -842,7 +841,7 @@ static void one_hash(int *utest_result, int b) {
             if (i % 500 == 0) MUST(cudaDeviceSynchronize()); /* the stream changes */
             cudaStream_t on = stream[i / 500 % 2];
             MUST(cudaMemsetAsync(p.desc.d.data, 0xFF, (size_t)p.d_count * size_of(p.out), on));
-            if (p.desc.workspace != NULL && i % 3 != 0) MUST(cudaMemsetAsync(p.desc.workspace, i % 3 == 1 ? 0xFF : 0x3F, p.desc.workspace_bytes, on));
+            if (p.desc.options.workspace != NULL && i % 3 != 0) MUST(cudaMemsetAsync(p.desc.options.workspace, i % 3 == 1 ? 0xFF : 0x3F, p.desc.options.workspace_bytes, on));
             ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, on));
             add_hash<<<512, 256, 0, on>>>((const uint16_t *)p.desc.d.data, p.d_count * (int64_t)size_of(p.out) / 2, sums + i);
         }
@@ -889,7 +888,7 @@ static void rows_keep_their_bits(int *utest_result, int b) {
             s.aligned = 1;
             problem_for(j == 0 ? &first : &p, &s, backends[b]);
             problem *q = j == 0 ? &first : &p;
-            if (j % 3 == 1) q->desc.expected_rows = rows[j];
+            if (j % 3 == 1) q->desc.options.expected_rows = rows[j];
             ASSERT_EQ(TEGROUP_OK, problem_run_on_device(q));
             if (backend_bundled(backends[b])) ASSERT_EQ(first.plan.numerics_id, q->plan.numerics_id);
             if (first.plan.numerics_id == q->plan.numerics_id && j > 0) {
@@ -1013,8 +1012,8 @@ UTEST(contract, line6_sm90_gathered_rows) {
             rows = tegroup_impl_sm90_candidates(&p.plan);
             ASSERT_GT(rows, 1);
             ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
-            desc.workspace_bytes = p.plan.workspace.total_bytes;
-            desc.workspace = workspace_of(desc.workspace_bytes);
+            desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+            desc.options.workspace = workspace_of(desc.options.workspace_bytes);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
             ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
             MUST(cudaDeviceSynchronize());
@@ -1169,7 +1168,7 @@ UTEST(sanitize, sm90_deals) {
         p.k = i % 2 ? 448 : 6144;
         p.seed = 30 + (uint64_t)i;
         product_make(&p, TEGROUP_BACKEND_SM90);
-        p.desc.sm_limit = 4; /* so few tiles are rounds, too */
+        p.desc.options.sm_limit = 4; /* so few tiles are rounds, too */
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
         for (int sizes = 0; sizes < 3; sizes++) {
             uint64_t wanted = 0;
@@ -1208,12 +1207,12 @@ UTEST(sanitize, sm90_tapers) {
         p.k = i == 0 ? 16384 : 2048; /* tiles are dealt, and go round in turn */
         p.seed = 12 + (uint64_t)i;
         product_make(&p, TEGROUP_BACKEND_SM90);
-        p.desc.sm_limit = 4; /* so few tiles are rounds, too */
-        p.desc.expected_rows = 300;
-        p.desc.expected_rows_max = 130; /* two lines of tiles, where the others have one */
+        p.desc.options.sm_limit = 4; /* so few tiles are rounds, too */
+        p.desc.options.expected_rows = 300;
+        p.desc.options.expected_rows_max = 130; /* two lines of tiles, where the others have one */
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
         ASSERT_EQ(0u, p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS]);
-        p.desc.expected_rows_max = 100;
+        p.desc.options.expected_rows_max = 100;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &p.plan, &p.error));
         for (int32_t row = 0; p.plan.tile_m != 128 || p.plan.tile_n != 192; row++)
             ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
@@ -1255,7 +1254,7 @@ UTEST(sanitize, sm90_late) {
         p.k = i ? 776 : 264;
         p.seed = 40 + (uint64_t)i;
         product_make(&p, TEGROUP_BACKEND_SM90);
-        p.desc.sm_limit = 3; /* so few tiles are rounds, too */
+        p.desc.options.sm_limit = 3; /* so few tiles are rounds, too */
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
         for (int sizes = 0; sizes < 4; sizes++) {
             uint64_t wanted = 0;
@@ -1285,21 +1284,21 @@ UTEST(sanitize, sm90_late) {
     problem.groups = 128;
     problem.n = 1536;
     problem.k = 2048;
-    desc.expected_rows = 1024;
-    desc.expected_rows_max = 8;
+    desc.options.expected_rows = 1024;
+    desc.options.expected_rows_max = 8;
     ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.expected_rows_max = 40;
+    desc.options.expected_rows_max = 40;
     ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.expected_rows_max = 640;
+    desc.options.expected_rows_max = 640;
     ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.expected_rows = 128 * 49;
-    desc.expected_rows_max = 49;
+    desc.options.expected_rows = 128 * 49;
+    desc.options.expected_rows_max = 49;
     ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.expected_rows = 1024;
-    desc.expected_rows_max = 8;
-    desc.sm_limit = 100;
+    desc.options.expected_rows = 1024;
+    desc.options.expected_rows_max = 8;
+    desc.options.sm_limit = 100;
     ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 100));
-    desc.sm_limit = 0;
+    desc.options.sm_limit = 0;
     problem.op = TEGROUP_OP_DGRAD;
     ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
     problem.k = 512;
@@ -1366,8 +1365,8 @@ UTEST(contract, line9_errors_name_the_field) {
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
-    desc.workspace_bytes = p.plan.workspace.total_bytes;
-    desc.workspace = workspace_of(desc.workspace_bytes);
+    desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+    desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     ASSERT_EQ(TEGROUP_OK, prepare_on_device(&p.a, NULL, &p.error)); /* kernels are loaded when they first run */
     MUST(cudaStreamCreate(&stream));
     for (int call = 0; call < 2; call++) {
@@ -1384,16 +1383,16 @@ UTEST(contract, line9_errors_name_the_field) {
     }
     MUST(cudaStreamDestroy(stream));
     tegroup_gemm_desc lost = desc; /* host memory, told from device memory by the deep check alone */
-    lost.check_level = TEGROUP_CHECK_DEEP;
+    lost.options.check_level = TEGROUP_CHECK_DEEP;
     ASSERT_EQ(TEGROUP_OK, tegroup_gemm_check(&p.plan, &lost, &p.error));
     for (int i = 0; i < 4; i++) {
-        static const char *const fields[] = {"b.data", "a.shape.snapshot", "alpha.data", "workspace"};
+        static const char *const fields[] = {"b.data", "a.shape.snapshot", "alpha.data", "options.workspace"};
         lost = desc;
-        lost.check_level = TEGROUP_CHECK_DEEP;
+        lost.options.check_level = TEGROUP_CHECK_DEEP;
         if (i == 0) lost.b.data = p.desc.b.data;
         if (i == 1) lost.a.shape.snapshot = p.desc.a.shape.snapshot;
         if (i == 2) lost.alpha.data = p.alpha;
-        if (i == 3) lost.workspace = p.desc.d.data, lost.workspace_bytes += TEGROUP_ALIGNMENT;
+        if (i == 3) lost.options.workspace = p.desc.d.data, lost.options.workspace_bytes += TEGROUP_ALIGNMENT;
         ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_gemm_check(&p.plan, &lost, &p.error));
         ASSERT_STREQ(fields[i], p.error.field);
     }
@@ -1407,15 +1406,15 @@ UTEST(contract, line9_errors_name_the_field) {
         mirror_up(q.mark);
         other = desc_to_device(&q.desc);
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&other, NULL, &q.plan, &q.error));
-        other.workspace_bytes = q.plan.workspace.total_bytes;
-        other.workspace = workspace_of(other.workspace_bytes);
+        other.options.workspace_bytes = q.plan.workspace.total_bytes;
+        other.options.workspace = workspace_of(other.options.workspace_bytes);
         ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&q, NULL));
         tegroup_plan elsewhere = q.plan;
         elsewhere.device = q.plan.device + 1;
         ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&elsewhere, &other, NULL, &q.error));
         ASSERT_STREQ("plan.device", q.error.field);
-        if (other.workspace_bytes > 0) {
-            other.workspace_bytes--;
+        if (other.options.workspace_bytes > 0) {
+            other.options.workspace_bytes--;
             ASSERT_EQ(TEGROUP_ERROR_WORKSPACE, tegroup_gemm(&q.plan, &other, NULL, &q.error));
         }
         MUST(cudaDeviceSynchronize());

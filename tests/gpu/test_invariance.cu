@@ -117,10 +117,10 @@ static void in_any_company(int *utest_result, rng *r, tegroup_backend backend, t
             among.moved_matrix = 0;
             product_fill(&among, NULL);
             set_capacity(&among, rng_chance(r, 50) ? among.filled : among.rows);
-            among.desc.expected_rows = rng_chance(r, 50) ? 0 : among.filled;
+            among.desc.options.expected_rows = rng_chance(r, 50) ? 0 : among.filled;
             tegroup_plan plan;
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&among.desc, NULL, &plan, &among.error));
-            ASSERT_LE(plan.workspace.total_bytes, among.desc.workspace_bytes);
+            ASSERT_LE(plan.workspace.total_bytes, among.desc.options.workspace_bytes);
             ASSERT_EQ(alone.plan.numerics_id, plan.numerics_id);
             run_every_tile(utest_result, &among, &plan, r, 64);
             if (*utest_result != UTEST_TEST_PASSED) fprintf(stderr, "%ld rows as group %d of %d\n", (long)rows, (int)g, (int)among.groups);
@@ -196,8 +196,8 @@ UTEST(contract, line6_expectations_cost_speed_only) {
         const tegroup_plan usual = p.plan;
         for (int h = 0; h < HINTS; h++) {
             tegroup_plan plan;
-            p.desc.expected_rows = expected[h][0];
-            p.desc.expected_rows_max = expected[h][1];
+            p.desc.options.expected_rows = expected[h][0];
+            p.desc.options.expected_rows_max = expected[h][1];
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &plan, &p.error));
             ASSERT_EQ(usual.numerics_id, plan.numerics_id);
             ASSERT_EQ(usual.workspace.total_bytes, plan.workspace.total_bytes);

@@ -33,10 +33,10 @@ static tegroup_linear_desc layer_to_device(const layer *l) {
     for (int i = 0; i < 9; i++) tensor_to_device(tensors[i], 0);
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.row_scale = device_of(desc.row_scale);
-    desc.backend = asked;
-    desc.threads = 0;
-    desc.workspace_bytes = l->plan.workspace.total_bytes;
-    desc.workspace = workspace_of(desc.workspace_bytes);
+    desc.options.backend = asked;
+    desc.options.threads = 0;
+    desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     return desc;
 }
 

@@ -16,7 +16,7 @@ static cudaEvent_t ready, done;
 static tegroup_status steps(mlp *l, const tegroup_mlp_desc *desc, int delayed) {
     tegroup_mlp_desc only[3];
     for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
-    only[2].workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+    only[2].options.workspace_bytes = l->plan.wgrad_workspace.total_bytes;
     tegroup_status status = prepare_on_device(&l->f1.a, first, &l->error);
     if (status == TEGROUP_OK && l->forward) status = tegroup_mlp_forward(&l->plan, &only[0], first, &l->error);
     if (status == TEGROUP_OK) status = tegroup_mlp_dgrad(&l->plan, &only[1], first, &l->error);
@@ -39,10 +39,10 @@ static tegroup_mlp_desc mlp_to_device(const mlp *l) {
     for (int i = 0; i < 16; i++) tensor_to_device(tensors[i], 0);
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.row_scale = device_of(desc.row_scale);
-    desc.backend = asked;
-    desc.threads = 0;
-    desc.workspace_bytes = l->plan.workspace.total_bytes;
-    desc.workspace = workspace_of(desc.workspace_bytes);
+    desc.options.backend = asked;
+    desc.options.threads = 0;
+    desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     return desc;
 }
 
@@ -150,7 +150,7 @@ static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) 
         const tegroup_tensor *b = (const tegroup_tensor *)((const char *)y + ((const char *)a[i] - (const char *)x));
         if (a[i]->data != b->data || a[i]->pointers != b->pointers || a[i]->shape.snapshot != b->shape.snapshot || a[i]->shape.row_sizes.data != b->shape.row_sizes.data) return 0;
     }
-    return x->row_scale == y->row_scale && x->workspace == y->workspace;
+    return x->row_scale == y->row_scale && x->options.workspace == y->options.workspace;
 }
 
 static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
@@ -343,8 +343,8 @@ static void chain_open(tegroup_chain_desc *chain, const tegroup_chain_op *ops, c
     chain->ops = ops;
     chain->arguments = arguments;
     chain->op_count = chain->argument_count = count;
-    chain->threads = 1;
-    chain->backend = space == TEGROUP_SPACE_DEVICE ? asked : TEGROUP_BACKEND_AUTO;
+    chain->options.threads = 1;
+    chain->options.backend = space == TEGROUP_SPACE_DEVICE ? asked : TEGROUP_BACKEND_AUTO;
 }
 
 /* Linear, activation, linear by an MLP's buffers, fused and not: against FP64 as the MLP is. */
@@ -394,8 +394,8 @@ static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes s
         chain.unfused = i / 2 & 1;
         ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
         ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
-        chain.workspace_bytes = plan->workspace.total_bytes;
-        chain.workspace = workspace_of(chain.workspace_bytes);
+        chain.options.workspace_bytes = plan->workspace.total_bytes;
+        chain.options.workspace = workspace_of(chain.options.workspace_bytes);
         ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_chain_backward(plan, &chain, first, &l->error), TEGROUP_OK);
@@ -479,10 +479,10 @@ static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t c
             }
             ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &p.error), TEGROUP_OK);
             chain.saved_bytes = plan->saved.total_bytes;
-            chain.workspace_bytes = plan->workspace.total_bytes;
-            unsigned char *room = (unsigned char *)(device ? workspace_of(chain.saved_bytes + chain.workspace_bytes) : scratch(chain.saved_bytes + chain.workspace_bytes));
+            chain.options.workspace_bytes = plan->workspace.total_bytes;
+            unsigned char *room = (unsigned char *)(device ? workspace_of(chain.saved_bytes + chain.options.workspace_bytes) : scratch(chain.saved_bytes + chain.options.workspace_bytes));
             chain.saved = room;
-            chain.workspace = room + chain.saved_bytes;
+            chain.options.workspace = room + chain.saved_bytes;
             ASSERT_EQ(device ? prepare_on_device(&p.a, first, &p.error) : grid_prepare(&p.a, &p.error), TEGROUP_OK);
             ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &p.error), TEGROUP_OK);
             ASSERT_EQ(tegroup_chain_backward(plan, &chain, first, &p.error), TEGROUP_OK);

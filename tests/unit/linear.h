@@ -98,9 +98,9 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
     tegroup_tensor *rows[] = {&desc->input, &desc->out, &desc->grad_output, &desc->dgrad_out, &desc->grad_row_scale};
     for (int i = 0; i < 5; i++)
         if (rows[i]->dtype != TEGROUP_DTYPE_UNSET) rows[i]->shape.snapshot = l->f.a.snapshot;
-    desc->compute = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
-    desc->threads = 1;
-    desc->check_level = rng_chance(r, 25) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
+    desc->options.compute = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
+    desc->options.threads = 1;
+    desc->options.check_level = rng_chance(r, 25) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
 }
 
 SUPPORT void forget(tegroup_tensor *t) {

@@ -156,9 +156,9 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
         if (rows[i]->dtype != TEGROUP_DTYPE_UNSET) rows[i]->shape.snapshot = l->f1.a.snapshot;
     d->accumulate = c->gradients > 0;
     d->fusion = choose->fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER;
-    d->compute = wide ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
-    d->threads = 1;
-    d->check_level = rng_chance(r, 25) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
+    d->options.compute = wide ? TEGROUP_COMPUTE_F64 : TEGROUP_COMPUTE_F32;
+    d->options.threads = 1;
+    d->options.check_level = rng_chance(r, 25) ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
 }
 
 SUPPORT void mlp_release(mlp *l) { guards_release(l->mark); }

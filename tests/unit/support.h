@@ -309,7 +309,7 @@ typedef struct spec {
     int bias;                    /* 1 = with bias (WGRAD: bias gradient)                            */
     fill_kind fill_a, fill_b, fill_c;
     tegroup_tail tail;
-    int32_t split_k, threads;
+    int32_t threads;
     uint64_t seed;
 } spec;
 
@@ -630,10 +630,9 @@ SUPPORT void problem_make(problem *p, const spec *given) {
     if (s->c != C_ACCUMULATE) d->beta = scalars_make(p, 'B', s->c == C_NONE ? SCALARS_DEFAULT : s->beta, &p->beta);
     d->accumulate = s->c == C_ACCUMULATE;
     d->tail = s->tail;
-    d->compute = s->compute;
-    d->split_k = s->split_k;
-    d->threads = s->threads;
-    d->check_level = s->seed % 4 == 3 ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST; /* what is sound passes either */
+    d->options.compute = s->compute;
+    d->options.threads = s->threads;
+    d->options.check_level = s->seed % 4 == 3 ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST; /* what is sound passes either */
     if (s->row_scale_dtype != TEGROUP_DTYPE_UNSET && s->bias) {
         int64_t all = s->m == NULL ? G * s->rows_each : p->capacity;
         p->row_scale = elements_new(s->row_scale_dtype, all, s->aligned);
@@ -719,8 +718,8 @@ SUPPORT tegroup_status problem_prepare(problem *p) {
 SUPPORT tegroup_status problem_plan(problem *p) {
     tegroup_status status = tegroup_plan_make(&p->desc, NULL, &p->plan, &p->error);
     if (status == TEGROUP_OK && p->plan.workspace.total_bytes > 0) {
-        p->desc.workspace_bytes = p->plan.workspace.total_bytes;
-        p->desc.workspace = scratch(p->desc.workspace_bytes);
+        p->desc.options.workspace_bytes = p->plan.workspace.total_bytes;
+        p->desc.options.workspace = scratch(p->desc.options.workspace_bytes);
     }
     return status;
 }

@@ -138,8 +138,8 @@ static void all_kinds_make(all_kinds *k, int backward, rng *r) {
     k->desc.argument_count = OPS;
     k->desc.input = k->rows.a.tensor;
     if (backward) k->desc.grad_output = rows_of(k, out[OPS - 1]);
-    k->desc.compute = TEGROUP_COMPUTE_F64;
-    k->desc.threads = 1;
+    k->desc.options.compute = TEGROUP_COMPUTE_F64;
+    k->desc.options.threads = 1;
     k->desc.refused = &k->refused;
     k->refused = 99;
     k->p = (double *)scratch((size_t)(CAPACITY * 2) * 8);
@@ -149,7 +149,7 @@ static tegroup_status all_kinds_plan(all_kinds *k) {
     tegroup_status status = tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error);
     if (status != TEGROUP_OK) return status;
     k->desc.saved = scratch(k->desc.saved_bytes = k->plan.saved.total_bytes);
-    k->desc.workspace = scratch(k->desc.workspace_bytes = k->plan.workspace.total_bytes);
+    k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace.total_bytes);
     return grid_prepare(&k->rows.a, &k->error);
 }
 
@@ -239,7 +239,7 @@ UTEST(chain, runs_the_grouped_mlp) {
         d->recompute = 0;
         if (d->fc2_bias_scaled) memset(&d->grad_row_scale, 0, sizeof d->grad_row_scale);
         ASSERT_EQ(tegroup_mlp_plan_make(d, NULL, &l->plan, &l->error), TEGROUP_OK);
-        d->workspace = scratch(d->workspace_bytes = l->plan.workspace.total_bytes);
+        d->options.workspace = scratch(d->options.workspace_bytes = l->plan.workspace.total_bytes);
         ASSERT_EQ(grid_prepare(&l->f1.a, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_mlp_forward(&l->plan, d, NULL, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, d, NULL, &l->error), TEGROUP_OK);
@@ -265,13 +265,13 @@ UTEST(chain, runs_the_grouped_mlp) {
         arguments[2].out = d->out;
         if (d->fc2_bias_scaled) arguments[2].row_scale = d->row_scale, arguments[2].row_scale_dtype = d->row_scale_dtype;
         chain.struct_size = sizeof chain, chain.space = TEGROUP_SPACE_HOST, chain.ops = ops, chain.op_count = 3, chain.arguments = arguments, chain.argument_count = 3;
-        chain.input = d->input, chain.grad_output = d->grad_output, chain.accumulate = d->accumulate, chain.compute = d->compute, chain.threads = 1;
+        chain.input = d->input, chain.grad_output = d->grad_output, chain.accumulate = d->accumulate, chain.options.compute = d->options.compute, chain.options.threads = 1;
         for (chain.unfused = 0; chain.unfused < 2; chain.unfused++) {
             problem_reset(&l->f1);
             ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
             ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
             ASSERT_EQ(plan->saved.total_bytes, 0u);
-            chain.workspace = scratch(chain.workspace_bytes = plan->workspace.total_bytes);
+            chain.options.workspace = scratch(chain.options.workspace_bytes = plan->workspace.total_bytes);
             ASSERT_EQ(tegroup_chain_forward(plan, &chain, NULL, &l->error), TEGROUP_OK);
             ASSERT_EQ(tegroup_chain_backward(plan, &chain, NULL, &l->error), TEGROUP_OK);
             for (int j = 0; j < 8; j++)
@@ -313,7 +313,7 @@ UTEST(chain, same_bits_where_dtypes_differ) {
     memset(k->ops, 0, sizeof k->ops);
     memset(k->arguments, 0, sizeof k->arguments);
     k->desc.op_count = k->desc.argument_count = 4;
-    k->desc.compute = TEGROUP_COMPUTE_F32;
+    k->desc.options.compute = TEGROUP_COMPUTE_F32;
     k->desc.input = refilled(k->desc.input, wide, &r);
     for (int i = 0; i < 4; i++) {
         k->ops[i].kind = kinds[i];
@@ -429,7 +429,7 @@ UTEST(chain, plan_is_for_its_rows) {
         scales_make(&s, k, &r);
         scales_reshape(k, i == 0 ? 2 : CAPACITY, i == 1 ? 2 : 5);
         ASSERT_EQ(tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error), TEGROUP_OK);
-        k->desc.workspace = scratch(k->desc.workspace_bytes = k->plan.workspace.total_bytes);
+        k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace.total_bytes);
         ASSERT_EQ(k->plan.saved.total_bytes, 0u);
         scales_reshape(k, CAPACITY, 5);
         ASSERT_EQ(grid_prepare(&k->rows.a, &k->error), TEGROUP_OK);
@@ -557,7 +557,7 @@ static void list_of(tegroup_tensor *t, int32_t groups) {
     t->pointers_space = TEGROUP_SPACE_HOST;
 }
 static void list_planned(all_kinds *k) {
-    k->desc.check_level = TEGROUP_CHECK_DEEP;
+    k->desc.options.check_level = TEGROUP_CHECK_DEEP;
     all_kinds_plan(k);
 }
 
@@ -618,8 +618,8 @@ UTEST(chain, refuses) {
     NO(FORWARD, forward_alone(k), PLAN, "grad_output.dtype", -1);
     NO(FORWARD, k->desc.saved = NULL, NULL_ARGUMENT, "saved", -1);
     NO(FORWARD, k->desc.saved_bytes--, WORKSPACE, "saved_bytes", -1);
-    NO(BACKWARD, k->desc.workspace_bytes--, WORKSPACE, "workspace_bytes", -1);
-    NO(FORWARD, k->desc.workspace = (char *)k->desc.workspace + 16, ALIGNMENT, "workspace", -1);
+    NO(BACKWARD, k->desc.options.workspace_bytes--, WORKSPACE, "options.workspace_bytes", -1);
+    NO(FORWARD, k->desc.options.workspace = (char *)k->desc.options.workspace + 16, ALIGNMENT, "options.workspace", -1);
     NO(FORWARD, k->ops[6].weights.weight.data = NULL, NULL_ARGUMENT, "weight.data", 6);
     NO(FORWARD, k->ops[4].weights.bias.data = NULL, NULL_ARGUMENT, "bias.data", 4);
     NO(FORWARD, a[1].row_scale = NULL, NULL_ARGUMENT, "row_scale.data", 5);
@@ -639,7 +639,7 @@ UTEST(chain, refuses) {
         NO(BACKWARD, alone(k, i); k->desc.input.data = NULL, NULL_ARGUMENT, "input.data", 0);
         NO(BACKWARD, alone(k, i); k->desc.grad_output.data = NULL, NULL_ARGUMENT, "grad_output.data", 0);
         NO(BACKWARD, alone(k, i); k->arguments[0].grad_input.data = (char *)k->arguments[0].grad_input.data + 4, ALIGNMENT, i == 3 ? "dgrad_out.data" : "grad_input.data", 0);
-        NO(FORWARD, alone(k, i); k->desc.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(k->rows.a.snapshot).start)[0] = CAPACITY, CAPACITY, "input.shape.snapshot", 0);
+        NO(FORWARD, alone(k, i); k->desc.options.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(k->rows.a.snapshot).start)[0] = CAPACITY, CAPACITY, "input.shape.snapshot", 0);
     }
     NO(BACKWARD, k->ops[0].weights.main_grad.data = NULL, NULL_ARGUMENT, "main_grad.data", 0);
     NO(BACKWARD, memset(k->rows.a.snapshot, 0, 4), CAPACITY, "grad_output.shape.snapshot", 6);
@@ -695,9 +695,9 @@ UTEST(chain, refuses_to_plan) {
     NO(PLAN, a[2].grad_input = rows_of(k, WIDTH), COMBINATION, "arguments.grad_input", 4);
     NO(PLAN, a[2].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 4);
     NO(PLAN, a[3].row_scale_dtype = TEGROUP_DTYPE_F64, COMBINATION, "arguments.row_scale_dtype", 3);
-    NO(PLAN, k->desc.compute = (tegroup_compute)77, VALUE, "compute", -1);
-    NO(PLAN, k->desc.threads = -3, VALUE, "threads", -1);
-    NO(PLAN, k->desc.backend = (tegroup_backend)99, VALUE, "backend", -1);
+    NO(PLAN, k->desc.options.compute = (tegroup_compute)77, VALUE, "options.compute", -1);
+    NO(PLAN, k->desc.options.threads = -3, VALUE, "options.threads", -1);
+    NO(PLAN, k->desc.options.backend = (tegroup_backend)99, VALUE, "options.backend", -1);
     NO(PLAN, a[1].grad_row_scale.dtype = TEGROUP_DTYPE_BF16, DTYPE, "arguments.grad_row_scale.dtype", 5);
     NO(PLAN, k->ops[4].weights.bias.shape.groups--, SHAPE, "bias.shape.groups", 4);
     NO(PLAN, k->ops[4].weights.bias_grad.shape.groups--, SHAPE, "bias_grad.shape.groups", 4);
@@ -770,7 +770,7 @@ UTEST(chain, keeps_buffers_apart) {
     NO(FORWARD, a[3].out.data = k->rows.a.snapshot, OVERLAP, "arguments.out.data", 3); /* a USER's */
     NO(FORWARD, a[3].out.data = copied_snapshot(k); a[1].snapshot = a[3].out.data, OVERLAP, "arguments.out.data", 3); /* a later op's */
     NO(FORWARD, a[1].snapshot = inside(k, k->desc.saved), OVERLAP, "saved", -1);
-    NO(BACKWARD, a[1].snapshot = inside(k, k->desc.workspace), OVERLAP, "workspace", -1);
+    NO(BACKWARD, a[1].snapshot = inside(k, k->desc.options.workspace), OVERLAP, "options.workspace", -1);
     NO(BACKWARD, a[6].grad_input.data = copied_snapshot(k); a[0].snapshot = a[6].grad_input.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, list_of(&k->ops[0].weights.main_grad, EXPERTS); ((void **)(uintptr_t)k->ops[0].weights.main_grad.pointers)[1] = k->ops[6].weights.weight.data; list_planned(k), OVERLAP, "main_grad.data", 0);
     NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); ((void **)(uintptr_t)k->ops[6].weights.weight.pointers)[2] = a[3].out.data; list_planned(k), OVERLAP, "arguments.out.data", 3);

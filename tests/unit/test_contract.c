@@ -313,13 +313,13 @@ UTEST(contract, line5_replay_with_other_sizes) {
             for (int g = 0; g < 5; g++) left -= counts[g] = (int32_t)rng_int(&r, replay == 2 ? -1 : 0, left < 40 ? left : 40), left = left < 0 ? 0 : left;
             if (replay == 3) memset(counts, 0, 20);
             poison(captured.d.tensor.data, d_bytes);
-            poison(captured.desc.workspace, captured.desc.workspace_bytes);
+            poison(captured.desc.options.workspace, captured.desc.options.workspace_bytes);
             if (s.op == TEGROUP_OP_WGRAD && captured.s.bias) poison(captured.bias.tensor.data, bias_bytes);
             ASSERT_EQ(problem_prepare(&captured), TEGROUP_OK);
             ASSERT_EQ(tegroup_gemm(&captured.plan, &captured.desc, NULL, NULL), TEGROUP_OK);
             /* the fresh one: new memory for all that is written or derived */
             fresh.d.data = guarded_skewed(d_bytes, 64);
-            fresh.workspace = NULL;
+            fresh.options.workspace = NULL;
             if (s.op == TEGROUP_OP_WGRAD && captured.s.bias) fresh.bias.data = guarded(bias_bytes);
             tegroup_tensor *tensors[] = {&fresh.a, &fresh.b, &fresh.d};
             for (int t = 0; t < 3; t++) {
@@ -331,8 +331,8 @@ UTEST(contract, line5_replay_with_other_sizes) {
                 tensors[t]->shape.snapshot = prepare.snapshot;
             }
             ASSERT_EQ(tegroup_plan_make(&fresh, NULL, &plan, NULL), TEGROUP_OK);
-            fresh.workspace_bytes = plan.workspace.total_bytes;
-            fresh.workspace = guarded(plan.workspace.total_bytes);
+            fresh.options.workspace_bytes = plan.workspace.total_bytes;
+            fresh.options.workspace = guarded(plan.workspace.total_bytes);
             ASSERT_EQ(tegroup_gemm(&plan, &fresh, NULL, NULL), TEGROUP_OK);
             ASSERT_EQ(memcmp(fresh.d.data, captured.d.tensor.data, d_bytes), 0);
             if (bias_bytes > 0) ASSERT_EQ(memcmp(fresh.bias.data, captured.bias.tensor.data, bias_bytes), 0);
@@ -380,7 +380,7 @@ UTEST(contract, line6_bitwise_deterministic) {
                 ASSERT_EQ(problem_plan(&some), TEGROUP_OK);
                 ASSERT_EQ(some.plan.numerics_id, all.plan.numerics_id);
                 ASSERT_EQ(problem_prepare(&some), TEGROUP_OK);
-                for (size_t e = 0; e < some.desc.workspace_bytes; e++) ((unsigned char *)some.desc.workspace)[e] = b % 3 == 0 ? 0 : b % 3 == 1 ? 0xFF : (unsigned char)rng_next(&r);
+                for (size_t e = 0; e < some.desc.options.workspace_bytes; e++) ((unsigned char *)some.desc.options.workspace)[e] = b % 3 == 0 ? 0 : b % 3 == 1 ? 0xFF : (unsigned char)rng_next(&r);
                 ASSERT_EQ(tegroup_gemm(&some.plan, &some.desc, NULL, NULL), TEGROUP_OK);
                 for (int32_t g = 0; g < 4; g++)
                     for (int64_t row = 0; row < some.d.rows[g] && g != 2 && (op != 2 || g == 0); row++)
@@ -410,15 +410,9 @@ UTEST(contract, line6_bitwise_deterministic) {
     ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
     ASSERT_NE(plan.numerics_id, p.plan.numerics_id);
     d = p.desc;
-    d.compute = TEGROUP_COMPUTE_F64;
+    d.options.compute = TEGROUP_COMPUTE_F64;
     ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
     ASSERT_NE(plan.numerics_id, p.plan.numerics_id);
-    d = p.desc; /* a split of k is opt-in: never taken unasked, refused where there is none */
-    d.split_k = 4;
-    ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_ERROR_UNSUPPORTED);
-    d.split_k = 1;
-    ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
-    ASSERT_EQ(plan.numerics_id, p.plan.numerics_id);
     problem_release(&p);
     LINE_KEPT();
 }
@@ -503,13 +497,13 @@ UTEST(contract, line8_known_bad_combinations) {
         tegroup_gemm_desc d = p.desc;
         d.space = TEGROUP_SPACE_DEVICE;
         d.a.shape.row_sizes.space = d.b.shape.row_sizes.space = d.d.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
-        d.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
+        d.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
         tegroup_target target = {.struct_size = sizeof target, .sm = known[i].sm, .cublaslt_version = known[i].inside, .built = 0xFFFFFFFFu};
         tegroup_verdict v[TEGROUP_BACKEND_COUNT - 1], *grouped = NULL;
         tegroup_plan plan = {0};
         uint64_t others = ~(UINT64_C(1) << q), all = ~UINT64_C(0);
         for (int step = 0; step < 3; step++) { /* 0: this quirk alone; 1: overridden; 2: outside its versions */
-            d.ignore_quirks = step == 1 ? all : others;
+            d.options.ignore_quirks = step == 1 ? all : others;
             if (step == 2) target.cublaslt_version = known[i].outside;
             if (step == 2 && known[i].outside < 0) { d.a.ld = d.b.ld = 264; target.cublaslt_version = known[i].inside; }
             ASSERT_EQ(tegroup_explain(&d, &target, v, NULL), TEGROUP_OK);
@@ -546,7 +540,7 @@ UTEST(contract, line9_errors_name_the_field) {
     ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
     ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
     void *workspace = guarded(p.plan.workspace.total_bytes + 256);
-    p.desc.workspace = workspace;
+    p.desc.options.workspace = workspace;
     guarded_remember(workspace);
     enum { CASES = 17 };
     for (int i = 0; i < CASES; i++) {
@@ -566,8 +560,8 @@ UTEST(contract, line9_errors_name_the_field) {
         case 5: d.d.ld = 8; want = TEGROUP_ERROR_LAYOUT; field = "d.ld"; expected = 9; got = 8; break;
         case 6: d.a.data = NULL; want = TEGROUP_ERROR_NULL_ARGUMENT; field = "a.data"; break;
         case 7: d.a.data = (char *)d.a.data + 2; want = TEGROUP_ERROR_ALIGNMENT; field = "a.data"; break;
-        case 8: d.workspace_bytes--; want = TEGROUP_ERROR_WORKSPACE; field = "workspace_bytes"; expected = (int64_t)p.plan.workspace.total_bytes; got = expected - 1; break;
-        case 9: d.workspace = (char *)workspace + 8; want = TEGROUP_ERROR_ALIGNMENT; field = "workspace"; expected = 256; break;
+        case 8: d.options.workspace_bytes--; want = TEGROUP_ERROR_WORKSPACE; field = "options.workspace_bytes"; expected = (int64_t)p.plan.workspace.total_bytes; got = expected - 1; break;
+        case 9: d.options.workspace = (char *)workspace + 8; want = TEGROUP_ERROR_ALIGNMENT; field = "options.workspace"; expected = 256; break;
         case 10: d.a.data = (char *)d.d.data + 4; want = TEGROUP_ERROR_OVERLAP; field = "d.data"; break;
         case 11: d.tail = TEGROUP_TAIL_ZERO; want = TEGROUP_ERROR_PLAN; field = "tail"; expected = TEGROUP_TAIL_KEEP; got = TEGROUP_TAIL_ZERO; break;
         case 12: plan.magic++; want = TEGROUP_ERROR_PLAN; field = "plan"; break;

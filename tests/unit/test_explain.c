@@ -44,7 +44,7 @@ static tegroup_gemm_desc random_desc(rng *r) {
     d.d = d.op == TEGROUP_OP_FORWARD ? y : d.op == TEGROUP_OP_DGRAD ? x : w;
     d.d.dtype = x.dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : results[rng_int(r, 0, 3)];
     d.d.scaling = TEGROUP_SCALING_NONE;
-    if (x.dtype == TEGROUP_DTYPE_F64 || rng_chance(r, 8)) d.compute = TEGROUP_COMPUTE_F64;
+    if (x.dtype == TEGROUP_DTYPE_F64 || rng_chance(r, 8)) d.options.compute = TEGROUP_COMPUTE_F64;
     if (rng_chance(r, 20)) {
         d.c = d.d;
         d.beta.space = d.space;
@@ -67,8 +67,7 @@ static tegroup_gemm_desc random_desc(rng *r) {
         d.gather_a.slots = rng_int(r, 0, 8);
     }
     if (rng_chance(r, 8)) d.tail = (tegroup_tail)rng_int(r, 0, 2);
-    if (rng_chance(r, 5)) d.split_k = 3;
-    if (rng_chance(r, 10)) d.ignore_quirks = rng_next(r);
+    if (rng_chance(r, 10)) d.options.ignore_quirks = rng_next(r);
     if (rng_chance(r, 5)) d.b.shape.cols++; /* and some that are wrong */
     return d;
 }
@@ -110,21 +109,21 @@ static const char *disagreement(const tegroup_gemm_desc *d, const tegroup_target
         seen |= 1u << v[i].backend;
         if (v[i].status == TEGROUP_OK) {
             if (v[i].quirk != -1 || v[i].field != NULL || v[i].rule != NULL) return "a reason to refuse what is not refused";
-            if (d->backend == TEGROUP_BACKEND_AUTO ? first == NULL : v[i].backend == d->backend) first = &v[i];
+            if (d->options.backend == TEGROUP_BACKEND_AUTO ? first == NULL : v[i].backend == d->options.backend) first = &v[i];
         } else {
             if (v[i].status != TEGROUP_ERROR_UNSUPPORTED && v[i].status != TEGROUP_ERROR_NOT_BUILT) return "an odd status";
             if (v[i].field == NULL || v[i].rule == NULL || v[i].field[0] == 0 || v[i].rule[0] == 0) return "refused without a reason";
             if (v[i].chosen) return "refused and chosen";
             if (v[i].workspace_bytes != 0) return "a workspace for nothing";
             if (v[i].quirk < -1 || v[i].quirk >= quirks) return "an unknown quirk";
-            if (v[i].quirk >= 0 && d->ignore_quirks >> v[i].quirk & 1) return "a quirk that was to be ignored";
+            if (v[i].quirk >= 0 && d->options.ignore_quirks >> v[i].quirk & 1) return "a quirk that was to be ignored";
             (*refused)++;
         }
         if ((v[i].status == TEGROUP_ERROR_NOT_BUILT) != !(built >> v[i].backend & 1)) return "NOT_BUILT is not what is not built";
         if (v[i].chosen && took != NULL) return "two chosen";
         if (v[i].chosen) took = &v[i];
         int for_space = (v[i].backend == TEGROUP_BACKEND_CPU) == (d->space == TEGROUP_SPACE_HOST);
-        if (asked == NULL && (d->backend == TEGROUP_BACKEND_AUTO ? for_space : v[i].backend == d->backend)) asked = &v[i];
+        if (asked == NULL && (d->options.backend == TEGROUP_BACKEND_AUTO ? for_space : v[i].backend == d->options.backend)) asked = &v[i];
     }
     if (took != first) return "not the most preferred of those that could";
     if (took != NULL) {
@@ -150,7 +149,7 @@ UTEST(explain, is_the_plan) {
             for (int v = 0; v < 10; v++)
                 for (int built = 0; built < 2; built++) {
                     tegroup_target target = target_of(sms[s], versions[v], built ? everything : 0);
-                    d.backend = (tegroup_backend)forced;
+                    d.options.backend = (tegroup_backend)forced;
                     const char *wrong = disagreement(&d, &target, &chosen, &refused);
                     if (wrong[0] != 0) fprintf(stderr, "%s: problem %ld, sm %d, cuBLASLt %d, built %d, forced %d\n", wrong, (long)i, sms[s], versions[v], built, forced);
                     ASSERT_STREQ("", wrong);
@@ -172,7 +171,7 @@ UTEST(explain, forcing_changes_the_choice_alone) {
         tegroup_verdict free_choice[BACKENDS], forced[BACKENDS];
         if (tegroup_explain(&d, &target, free_choice, NULL) != TEGROUP_OK) continue;
         for (int b = 1; b <= BACKENDS; b++) {
-            d.backend = (tegroup_backend)b;
+            d.options.backend = (tegroup_backend)b;
             ASSERT_EQ(tegroup_explain(&d, &target, forced, NULL), TEGROUP_OK);
             for (int j = 0; j < BACKENDS; j++) {
                 ASSERT_EQ(forced[j].chosen, (int)forced[j].backend == b && forced[j].status == TEGROUP_OK);
@@ -207,7 +206,7 @@ UTEST(explain, where_groups_begin) {
         if (step == 1 || step == 2) {
             d.a.shape.offsets = offsets;
             d.a.shape.elements = 1024;
-            d.data_alignment_bytes = step == 2 ? 16 : 0;
+            d.options.data_alignment_bytes = step == 2 ? 16 : 0;
         }
         if (step == 3) d.a.shape.cols = d.b.shape.cols = 0;
         if (step == 4) d.b.group_stride = 64 * 64 + 1;
@@ -215,7 +214,7 @@ UTEST(explain, where_groups_begin) {
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&d, &target, &plan, NULL));
         ASSERT_EQ(step == 1 ? TEGROUP_BACKEND_PORTABLE : TEGROUP_BACKEND_CUBLASLT_GROUPED, plan.backend);
         for (int i = 0; i < BACKENDS; i++)
-            if (step == 1 && v[i].backend == TEGROUP_BACKEND_CUBLASLT_GROUPED) ASSERT_STREQ("data_alignment_bytes", v[i].field);
+            if (step == 1 && v[i].backend == TEGROUP_BACKEND_CUBLASLT_GROUPED) ASSERT_STREQ("options.data_alignment_bytes", v[i].field);
     }
 }
 
@@ -239,7 +238,7 @@ UTEST(explain, columns_that_the_device_knows) {
         d.b.shape = (tegroup_shape){.groups = 2, .rows = 64, .cols = 64};
         d.b.shape.row_sizes = d.a.shape.row_sizes;
         d.b.shape.rows = 128;
-        if (step == 1) d.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
+        if (step == 1) d.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
         if (step == 2) target.built &= ~(1u << TEGROUP_BACKEND_PORTABLE);
         ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&d, &target, &plan, NULL));
@@ -275,7 +274,7 @@ UTEST(explain, plain_products_run_where_they_can) {
                     d.struct_size = sizeof d;
                     d.op = (tegroup_op)op;
                     d.space = device ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
-                    d.ignore_quirks = ~UINT64_C(0);
+                    d.options.ignore_quirks = ~UINT64_C(0);
                     d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
                     d.a.shape.groups = 8;
                     d.a.shape.rows = 512;
@@ -328,8 +327,8 @@ UTEST(explain, default_build_has_the_cpu_backend_alone) {
     ASSERT_EQ(tegroup_plan_make(&p.desc, &target, &p.plan, &error), TEGROUP_OK);
     ASSERT_NE((int)p.plan.backend, TEGROUP_BACKEND_CPU);
     ASSERT_EQ(p.plan.hypothetical, 1);
-    p.desc.workspace = scratch(p.plan.workspace.total_bytes);
-    p.desc.workspace_bytes = p.plan.workspace.total_bytes;
+    p.desc.options.workspace = scratch(p.plan.workspace.total_bytes);
+    p.desc.options.workspace_bytes = p.plan.workspace.total_bytes;
     ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_NOT_BUILT);
     ASSERT_EQ(guarded_changed(p.d.tensor.data), 0);
     problem_release(&p);

@@ -127,7 +127,7 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
     d.struct_size = sizeof d;
     d.op = TEGROUP_OP_FORWARD;
     d.space = TEGROUP_SPACE_HOST;
-    d.compute = compute;
+    d.options.compute = compute;
     d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = 1;
     d.a.shape.rows = d.d.shape.rows = count;
     d.a.shape.cols = d.b.shape.cols = d.d.shape.cols = d.b.shape.rows = 1;
@@ -138,8 +138,8 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
     d.d.data = result;
     tegroup_status status = tegroup_plan_make(&d, NULL, &plan, NULL);
     if (status != TEGROUP_OK) return status;
-    d.workspace_bytes = plan.workspace.total_bytes;
-    d.workspace = scratch(d.workspace_bytes);
+    d.options.workspace_bytes = plan.workspace.total_bytes;
+    d.options.workspace = scratch(d.options.workspace_bytes);
     return tegroup_gemm(&plan, &d, NULL, NULL);
 }
 

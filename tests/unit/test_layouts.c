@@ -125,7 +125,7 @@ UTEST(layouts, exactly_enough) {
         problem_reference(&p);
         ASSERT_EQ(problem_plan(&p), TEGROUP_OK); /* the workspace that it makes is exact and guarded */
         ASSERT_STREQ("", flaw(&p.plan.workspace));
-        ASSERT_EQ(p.desc.workspace_bytes, p.plan.workspace.total_bytes);
+        ASSERT_EQ(p.desc.options.workspace_bytes, p.plan.workspace.total_bytes);
         if (p.a.snapshot != NULL) {
             tegroup_prepare_desc d = {.struct_size = sizeof d, .shape = p.a.tensor.shape, .space = TEGROUP_SPACE_HOST, .snapshot = p.a.snapshot};
             d.ld = d.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? p.a.tensor.ld : 0;
@@ -139,11 +139,11 @@ UTEST(layouts, exactly_enough) {
         }
         ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
         if (p.plan.workspace.total_bytes > 0) {
-            p.desc.workspace_bytes--;
+            p.desc.options.workspace_bytes--;
             ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_WORKSPACE);
             ASSERT_EQ(error.expected, (int64_t)p.plan.workspace.total_bytes);
             ASSERT_EQ(error.got, (int64_t)p.plan.workspace.total_bytes - 1);
-            p.desc.workspace_bytes++;
+            p.desc.options.workspace_bytes++;
         }
         ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_OK);
         ASSERT_LE(problem_compare(&p).worst, 1.0);
@@ -184,9 +184,9 @@ static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t c
     d.a.shape.cols = d.b.shape.cols = 32;
     d.b.shape.rows = d.d.shape.cols = 16;
     d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
-    d.backend = backend;
-    d.cublas_workspace_bytes = cublas_bytes;
-    d.stream_count = streams;
+    d.options.backend = backend;
+    d.options.cublas_workspace_bytes = cublas_bytes;
+    d.options.stream_count = streams;
     return tegroup_plan_make(&d, &target, plan, error);
 }
 
@@ -225,7 +225,7 @@ UTEST(layouts, overflow_is_a_status) {
         memset(&plan, 0x5A, sizeof plan);
         before = plan;
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, 5, huge[i], 0, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
-        ASSERT_STREQ("cublas_workspace_bytes", error.field);
+        ASSERT_STREQ("options.cublas_workspace_bytes", error.field);
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 5, huge[i] / 2, 3, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 5, huge[i] / 1000, INT32_MAX, 131000, &plan, &error), TEGROUP_ERROR_OVERFLOW);
         ASSERT_EQ(memcmp(&plan, &before, sizeof plan), 0);

@@ -8,8 +8,8 @@
 static tegroup_status layer_plan(layer *l) {
     tegroup_status status = tegroup_linear_plan_make(&l->desc, NULL, &l->plan, &l->error);
     if (status != TEGROUP_OK) return status;
-    l->desc.workspace_bytes = l->plan.workspace.total_bytes;
-    l->desc.workspace = scratch(l->desc.workspace_bytes);
+    l->desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    l->desc.options.workspace = scratch(l->desc.options.workspace_bytes);
     return grid_prepare(&l->f.a, &l->error);
 }
 
@@ -19,7 +19,7 @@ static tegroup_status layer_run(layer *l, int delayed) {
     if (status == TEGROUP_OK && desc->out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_forward(&l->plan, desc, NULL, &l->error);
     if (status == TEGROUP_OK && desc->dgrad_out.dtype != TEGROUP_DTYPE_UNSET) status = tegroup_linear_dgrad(&l->plan, desc, NULL, &l->error);
     saved = delayed ? layer_saved(desc) : *desc;
-    if (delayed) saved.workspace = scratch(saved.workspace_bytes);
+    if (delayed) saved.options.workspace = scratch(saved.options.workspace_bytes);
     if (status == TEGROUP_OK) status = tegroup_linear_wgrad(&l->plan, &saved, NULL, &l->error);
     if (status != TEGROUP_OK) fprintf(stderr, "%s %s\n", l->error.field, l->error.rule);
     return status;
@@ -181,7 +181,7 @@ UTEST(linear, plans) {
             tensors[t]->shape.cols = tensors[t]->shape.cols == 13 ? 64 : 32;
         }
         desc.space = TEGROUP_SPACE_DEVICE;
-        desc.backend = backends[i];
+        desc.options.backend = backends[i];
         ASSERT_EQ(tegroup_linear_plan_make(&desc, &target, &l->plan, &l->error), TEGROUP_OK);
         size_t most = 0;
         const tegroup_plan *plans[] = {&l->plan.forward, &l->plan.dgrad, &l->plan.wgrad};

@@ -8,8 +8,8 @@
 static tegroup_status mlp_plan(mlp *l) {
     tegroup_status status = tegroup_mlp_plan_make(&l->desc, NULL, &l->plan, &l->error);
     if (status != TEGROUP_OK) return status;
-    l->desc.workspace_bytes = l->plan.workspace.total_bytes;
-    l->desc.workspace = scratch(l->desc.workspace_bytes);
+    l->desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    l->desc.options.workspace = scratch(l->desc.options.workspace_bytes);
     return grid_prepare(&l->f1.a, &l->error);
 }
 
@@ -18,8 +18,8 @@ static tegroup_status mlp_steps(mlp *l, int delayed) {
     tegroup_mlp_desc only[3];
     for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
     if (delayed) {
-        only[2].workspace_bytes = l->plan.wgrad_workspace.total_bytes;
-        only[2].workspace = scratch(only[2].workspace_bytes);
+        only[2].options.workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+        only[2].options.workspace = scratch(only[2].options.workspace_bytes);
     }
     tegroup_status status = TEGROUP_OK;
     if (l->forward) status = tegroup_mlp_forward(&l->plan, &only[0], NULL, &l->error);
@@ -33,7 +33,7 @@ static tegroup_status mlp_run(mlp *l, int delayed) {
     if (status == TEGROUP_OK) status = mlp_steps(l, delayed);
     if (status == TEGROUP_OK && delayed == 2) {
         problem_reset(&l->f1); /* the oldest: everything since */
-        poison(l->desc.workspace, l->desc.workspace_bytes);
+        poison(l->desc.options.workspace, l->desc.options.workspace_bytes);
         status = mlp_steps(l, delayed);
     }
     if (status != TEGROUP_OK && strcmp(l->error.field, "fusion") != 0) fprintf(stderr, "%s %s (expected %ld, got %ld)\n", l->error.field, l->error.rule, (long)l->error.expected, (long)l->error.got);
@@ -97,7 +97,7 @@ static tegroup_status by_hand(mlp *l) {
     tegroup_activation_backward_desc back;
     tegroup_error *e = &l->error;
     memset(&fc1, 0, sizeof fc1);
-    fc1.struct_size = sizeof fc1, fc1.space = TEGROUP_SPACE_HOST, fc1.compute = d->compute, fc1.threads = 1;
+    fc1.struct_size = sizeof fc1, fc1.space = TEGROUP_SPACE_HOST, fc1.options.compute = d->options.compute, fc1.options.threads = 1;
     fc2 = fc1;
     fc1.weight = d->fc1.weight, fc1.bias = d->fc1.bias, fc1.main_grad = d->fc1.main_grad, fc1.bias_grad = d->fc1.bias_grad, fc1.accumulate = d->accumulate;
     fc2.weight = d->fc2.weight, fc2.bias = d->fc2.bias, fc2.main_grad = d->fc2.main_grad, fc2.bias_grad = d->fc2.bias_grad, fc2.accumulate = d->accumulate;
@@ -107,8 +107,8 @@ static tegroup_status by_hand(mlp *l) {
     if (d->fc2_bias_scaled) fc2.row_scale = d->row_scale, fc2.row_scale_dtype = d->row_scale_dtype;
     tegroup_status status = tegroup_linear_plan_make(&fc1, NULL, &plans[0], e);
     if (status == TEGROUP_OK) status = tegroup_linear_plan_make(&fc2, NULL, &plans[1], e);
-    fc1.workspace = scratch(fc1.workspace_bytes = plans[0].workspace.total_bytes);
-    fc2.workspace = scratch(fc2.workspace_bytes = plans[1].workspace.total_bytes);
+    fc1.options.workspace = scratch(fc1.options.workspace_bytes = plans[0].workspace.total_bytes);
+    fc2.options.workspace = scratch(fc2.options.workspace_bytes = plans[1].workspace.total_bytes);
     memset(&act, 0, sizeof act);
     memset(&back, 0, sizeof back);
     act.struct_size = sizeof act, act.space = TEGROUP_SPACE_HOST, act.activation = d->activation, act.interleaved = d->interleaved;
@@ -288,13 +288,13 @@ UTEST(mlp, fusion_of_another_machine) {
     d.fc1.weight.shape = d.fc2.weight.shape = each, d.input.shape = d.out.shape = rows;
     d.fc1.weight.shape.rows = 2 * 48, d.fc1.weight.shape.cols = d.fc2.weight.shape.rows = d.input.shape.cols = d.out.shape.cols = 64, d.fc2.weight.shape.cols = 48;
 
-    d.backend = TEGROUP_BACKEND_SM90; /* rows of whole 16 bytes, and out is contiguous: twelve halves are refused, twelve floats are not */
+    d.options.backend = TEGROUP_BACKEND_SM90; /* rows of whole 16 bytes, and out is contiguous: twelve halves are refused, twelve floats are not */
     d.out.shape.cols = d.fc2.weight.shape.rows = 12;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("out.ld", error.field);
     d.out.dtype = TEGROUP_DTYPE_F32;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    d.backend = TEGROUP_BACKEND_AUTO, d.out.dtype = TEGROUP_DTYPE_BF16;
+    d.options.backend = TEGROUP_BACKEND_AUTO, d.out.dtype = TEGROUP_DTYPE_BF16;
     d.out.shape.cols = d.fc2.weight.shape.rows = 64;
 
     d.fusion = TEGROUP_FUSION_REQUIRED;

@@ -511,14 +511,14 @@ UTEST(prepare, products_over_lies_stay_inside) {
         d.struct_size = sizeof d;
         d.op = op;
         d.space = TEGROUP_SPACE_HOST;
-        d.threads = 1;
+        d.options.threads = 1;
         d.a = flip ? other : hostile;
         d.b = wgrad ? (flip ? hostile : other) : weight;
         d.d = wgrad ? weight : flip ? hostile : other;
         tegroup_status status = tegroup_plan_make(&d, NULL, &plan, &error);
         if (status == TEGROUP_OK) {
-            d.workspace_bytes = plan.workspace.total_bytes;
-            d.workspace = guarded(d.workspace_bytes);
+            d.options.workspace_bytes = plan.workspace.total_bytes;
+            d.options.workspace = guarded(d.options.workspace_bytes);
             status = tegroup_gemm(&plan, &d, NULL, &error);
         }
         if (status != TEGROUP_OK) fprintf(stderr, "%d %s %s %ld %ld\n", (int)status, error.field, error.rule, (long)error.expected, (long)error.got);

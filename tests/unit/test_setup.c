@@ -65,7 +65,7 @@ static const char *column_major(const problem *p, const arrays *s, int32_t g) {
     if ((const unsigned char *)beta != s->base + s->layout.items[TEGROUP_SETUP_BETA_VALUE].offset_bytes + (size_t)g * 4) return "beta is elsewhere";
     if ((ta ? a_cols : a_rows) != rows || (tb ? b_rows : b_cols) != cols || (tb ? b_cols : b_rows) != k) return "dimensions disagree";
     if (rows < 0 || cols < 0 || k < 0) return "a negative dimension";
-    if ((!p->desc.ignore_quirks && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0) || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
+    if ((!p->desc.options.ignore_quirks && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0) || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
     if (rows * cols == 0) return "";
     if (ldd < rows || ldc < rows || (k > 0 && (lda < a_rows || ldb < b_rows))) return "a leading dimension is too small";
     for (int64_t j = 0; j < cols; j++)
@@ -149,14 +149,14 @@ UTEST(setup, misaligned_groups_show) {
         }
         problem p;
         problem_make(&p, &s);
-        if (i % 3 == 0 && i % 2) p.desc.ignore_quirks = ~UINT64_C(0);
+        if (i % 3 == 0 && i % 2) p.desc.options.ignore_quirks = ~UINT64_C(0);
         problem_reference(&p);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         arrays at = set_up(&p);
         ASSERT_LE(at.usual, 1);
         for (int32_t g = 0; g < s.groups; g++) {
             int nan = at.groups[g].alone == TEGROUP_IMPL_ALONE_NAN;
-            if (p.desc.ignore_quirks) ASSERT_FALSE(nan);
+            if (p.desc.options.ignore_quirks) ASSERT_FALSE(nan);
             else if (misaligned(&p, g)) ASSERT_TRUE(nan);
             risked += !nan && misaligned(&p, g);
             ASSERT_STREQ("", column_major(&p, &at, g));

@@ -293,7 +293,6 @@ UTEST(status, zero_is_default) {
     x->a.ld = N;
     x->b.ld = x->d.ld = K;
     x->b.group_stride = N * K;
-    x->split_k = 1;
     x->alpha.dtype = x->beta.dtype = TEGROUP_DTYPE_F32;
     GOOD(problem_dgrad);
     ASSERT_EQ(0, memcmp(&zeros, &w.problem, sizeof zeros));
@@ -463,23 +462,22 @@ UTEST(status, gemm_options) {
     BAD(problem, f->op = TEGROUP_OP_UNSET, UNSET, "op", TEGROUP_OP_FORWARD, 0);
     BAD(problem, f->op = (tegroup_op)4, VALUE, "op", TEGROUP_OP_WGRAD, 4);
     RANGE(problem, f->tail, "tail", tegroup_tail, 0, TEGROUP_TAIL_POISON);
-    RANGE(problem, f->compute, "compute", tegroup_compute, 0, TEGROUP_COMPUTE_F64);
-    RANGE(problem, f->backend, "backend", tegroup_backend, 0, TEGROUP_BACKEND_COUNT - 1);
-    RANGE(problem, f->check_level, "check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
+    RANGE(problem, f->options.compute, "options.compute", tegroup_compute, 0, TEGROUP_COMPUTE_F64);
+    RANGE(problem, f->options.backend, "options.backend", tegroup_backend, 0, TEGROUP_BACKEND_COUNT - 1);
+    RANGE(problem, f->options.check_level, "options.check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
     RANGE(problem, f->accumulate, "accumulate", int32_t, 0, 1);
     RANGE(problem, f->alpha.space, "alpha.space", tegroup_space, 0, TEGROUP_SPACE_DEVICE);
     RANGE(problem, f->beta.space, "beta.space", tegroup_space, 0, TEGROUP_SPACE_DEVICE);
     RANGE(problem, f->alpha.stride, "alpha.stride", int32_t, 0, 1);
     RANGE(problem, f->beta.stride, "beta.stride", int32_t, 0, 1);
-    NOT_NEGATIVE(problem, f->split_k, "split_k");
-    NOT_NEGATIVE(problem, f->expected_rows, "expected_rows");
-    NOT_NEGATIVE(problem, f->expected_rows_max, "expected_rows_max");
-    NOT_NEGATIVE(problem, f->sm_limit, "sm_limit");
-    NOT_NEGATIVE(problem, f->threads, "threads");
-    BAD(problem, f->data_alignment_bytes = -16, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, -16);
-    BAD(problem, f->data_alignment_bytes = 48, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 48);
-    BAD(problem, f->data_alignment_bytes = 512, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 512);
-    NOT_NEGATIVE(problem, f->stream_count, "stream_count");
+    NOT_NEGATIVE(problem, f->options.expected_rows, "options.expected_rows");
+    NOT_NEGATIVE(problem, f->options.expected_rows_max, "options.expected_rows_max");
+    NOT_NEGATIVE(problem, f->options.sm_limit, "options.sm_limit");
+    NOT_NEGATIVE(problem, f->options.threads, "options.threads");
+    BAD(problem, f->options.data_alignment_bytes = -16, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, -16);
+    BAD(problem, f->options.data_alignment_bytes = 48, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 48);
+    BAD(problem, f->options.data_alignment_bytes = 512, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 512);
+    NOT_NEGATIVE(problem, f->options.stream_count, "options.stream_count");
     BAD(problem, f->alpha.dtype = TEGROUP_DTYPE_F16, DTYPE, "alpha.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
     BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_I32);
 }
@@ -547,8 +545,8 @@ UTEST(status, gemm_combinations) {
 }
 
 UTEST(status, cublaslt_fields) {
-    BAD(plan, w.forward.host_sizes_final = 2, VALUE, "host_sizes_final", 1, 2);
-    BAD(plan, w.functions.struct_size = 8; w.forward.cublaslt_functions = &w.functions, STRUCT_SIZE, "cublaslt_functions.struct_size", sizeof w.functions, 8);
+    BAD(plan, w.forward.options.host_sizes_final = 2, VALUE, "options.host_sizes_final", 1, 2);
+    BAD(plan, w.functions.struct_size = 8; w.forward.options.cublaslt_functions = &w.functions, STRUCT_SIZE, "options.cublaslt_functions.struct_size", sizeof w.functions, 8);
 }
 
 UTEST(status, tune_save_load) {
@@ -576,7 +574,7 @@ UTEST(status, tune_save_load) {
     NOT(plan_load, &w.forward AND w.saved AND sizeof w.saved AND NULL, NULL_ARGUMENT, "plan", 1, 0);
     NOT(plan_load, &w.forward AND w.saved AND sizeof w.saved - 1 AND &w.plan, PLAN, "size", sizeof w.saved, sizeof w.saved - 1);
     BAD(load, w.forward.struct_size++, STRUCT_SIZE, "struct_size", sizeof w.forward, sizeof w.forward + 1);
-    BAD(load, w.forward.backend = TEGROUP_BACKEND_PORTABLE, PLAN, "backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
+    BAD(load, w.forward.options.backend = TEGROUP_BACKEND_PORTABLE, PLAN, "options.backend", TEGROUP_BACKEND_CPU, TEGROUP_BACKEND_PORTABLE);
     BAD(load, w.forward.op = TEGROUP_OP_UNSET, UNSET, "op", TEGROUP_OP_FORWARD, 0);
     BAD(load, w.forward.alpha.stride = 0, PLAN, "alpha.stride", 1, 0);
     BAD(load, memset(w.saved, 0, 4), PLAN, "bytes", TEGROUP_IMPL_SAVED_MAGIC, 0);
@@ -625,7 +623,7 @@ UTEST(status, targets) {
 
 /* What no backend of this build, or of no build, can do. */
 static tegroup_gemm_desc *host(tegroup_backend backend) {
-    w.dgrad.backend = backend;
+    w.dgrad.options.backend = backend;
     return &w.dgrad;
 }
 /* The same product in BF16, in the memory of a Hopper that has everything. */
@@ -657,7 +655,6 @@ UTEST(status, unsupported) {
     const uint32_t halves = 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16, results = halves | 1u << TEGROUP_DTYPE_F32;
     const tegroup_backend sm90 = TEGROUP_BACKEND_SM90, grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, portable = TEGROUP_BACKEND_PORTABLE,
                           loop = TEGROUP_BACKEND_CUBLASLT_LOOP, cpu = TEGROUP_BACKEND_CPU;
-    BAD(plan_dgrad, host(cpu)->split_k = 2, UNSUPPORTED, "split_k", 1, 2);
     BAD(plan_dgrad, host(cpu)->space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.shape.row_sizes.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_dgrad, host(cpu)->a.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "a.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
@@ -671,19 +668,18 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(portable, 75, 0), UNSUPPORTED, "target.sm", 80, 75);
     BAD(plan_target, device(portable, 0, 0), UNSUPPORTED, "target.sm", 80, 0);
     BAD(plan_target, device(sm90, 90, 0)->space = TEGROUP_SPACE_HOST, UNSUPPORTED, "space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
-    BAD(plan_target, device(portable, 90, 0)->compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
-    BAD(plan_target, device(sm90, 90, 0)->d.dtype = TEGROUP_DTYPE_F64; w.dgrad.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "d.dtype", results, TEGROUP_DTYPE_F64);
+    BAD(plan_target, device(portable, 90, 0)->options.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "options.compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
+    BAD(plan_target, device(sm90, 90, 0)->d.dtype = TEGROUP_DTYPE_F64; w.dgrad.options.compute = TEGROUP_COMPUTE_F64, UNSUPPORTED, "d.dtype", results, TEGROUP_DTYPE_F64);
     BAD(plan_target, device(sm90, 90, 0)->a.ld = 12, UNSUPPORTED, "a.ld", 16, 24);
     BAD(plan_target, device(sm90, 90, 0)->b.ld = 7, UNSUPPORTED, "b.ld", 16, 14);
     BAD(plan_target, device(sm90, 90, 0)->d.ld = 0, UNSUPPORTED, "d.ld", 16, 2 * K);
     BAD(plan_target, device(sm90, 90, 0)->b.group_stride = N * 8 + 4, UNSUPPORTED, "b.group_stride", 16, 2 * (N * 8 + 4));
     BAD(plan_target, device(sm90, 90, 0)->b.group_stride = INT64_C(1) << 39, UNSUPPORTED, "b.group_stride", (INT64_C(1) << 40) - 16, INT64_C(1) << 40);
-    BAD(plan_target, device(sm90, 90, 0)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
-    BAD(plan_target, device(grouped, 90, 131000)->data_alignment_bytes = 8, UNSUPPORTED, "data_alignment_bytes", 16, 8);
-    BAD(plan_target, device(sm90, 90, 0)->split_k = 4, UNSUPPORTED, "split_k", 1, 4);
+    BAD(plan_target, device(sm90, 90, 0)->options.data_alignment_bytes = 8, UNSUPPORTED, "options.data_alignment_bytes", 16, 8);
+    BAD(plan_target, device(grouped, 90, 131000)->options.data_alignment_bytes = 8, UNSUPPORTED, "options.data_alignment_bytes", 16, 8);
     BAD(plan_target, device(grouped, 90, 130300), UNSUPPORTED, "target.cublaslt_version", 130801, 130300);
     BAD(plan_target, device(grouped, 90, 0), UNSUPPORTED, "target.cublaslt_version", 130801, 0);
-    BAD(plan_target, device(grouped, 90, 130100)->ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
+    BAD(plan_target, device(grouped, 90, 130100)->options.ignore_quirks = 1u << 3, UNSUPPORTED, "target.cublaslt_version", 130400, 130100);
     BAD(plan_target, device(grouped, 90, 130100)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130100);
     BAD(plan_target, device(grouped, 103, 130700), UNSUPPORTED, "target.cublaslt_version", 130801, 130700);
     BAD(plan_target, device(grouped, 100, 131000)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
@@ -702,12 +698,12 @@ UTEST(status, unsupported) {
     BAD(plan_target, device(sm90, 90, 0)->c = w.dgrad.d; w.dgrad.c.ld = 7, UNSUPPORTED, "c.ld", 16, 14);
     BAD(plan_target, device(grouped, 90, 131000)->op = TEGROUP_OP_FORWARD; w.dgrad.b.shape.rows = K; w.dgrad.b.shape.cols = N; w.dgrad.bias = w.wgrad.bias;
         w.dgrad.bias.shape.cols = K, UNSUPPORTED, "bias", 0, TEGROUP_DTYPE_F32);
-    BAD(plan_target, device(grouped, 90, 131000)->sm_limit = 8, UNSUPPORTED, "sm_limit", 0, 8);
+    BAD(plan_target, device(grouped, 90, 131000)->options.sm_limit = 8, UNSUPPORTED, "options.sm_limit", 0, 8);
     BAD(plan_target, device(grouped, 90, 130900)->alpha.space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "target.cublaslt_version", 131000, 130900);
     BAD(plan_target, device(grouped, 90, 131000)->b.group_stride = 100, UNSUPPORTED, "target.cublaslt_version", 0, 131000);
     BAD(plan_target, device(grouped, 90, 131000)->a.dtype = TEGROUP_DTYPE_F32; w.dgrad.b.dtype = TEGROUP_DTYPE_F32, UNSUPPORTED, "a.dtype", 1u << TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32);
     BAD(plan_target, device(grouped, 90, 131000)->d.dtype = TEGROUP_DTYPE_F16, UNSUPPORTED, "d.dtype", 1u << TEGROUP_DTYPE_BF16 | 1u << TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
-    BAD(plan_target, looped()->sm_limit = 1, UNSUPPORTED, "sm_limit", 0, 1);
+    BAD(plan_target, looped()->options.sm_limit = 1, UNSUPPORTED, "options.sm_limit", 0, 1);
     BAD(plan_target, looped()->b.pointers_space = TEGROUP_SPACE_DEVICE, UNSUPPORTED, "b.pointers_space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(plan_target, scaled_loop(TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE), UNSUPPORTED, "alpha.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
     BAD(plan_target, scaled_loop(TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST), UNSUPPORTED, "beta.space", TEGROUP_SPACE_DEVICE, TEGROUP_SPACE_HOST);
@@ -719,9 +715,9 @@ UTEST(status, unsupported) {
     BAD(plan_dgrad, device(TEGROUP_BACKEND_AUTO, 90, 0), NOT_BUILT, "target.built", 1, 0);
     BAD(plan_target, host(cpu); w.target.built = 1u << TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
 
-    BAD(plan_target, device(grouped, 90, 131000)->cublas_workspace_bytes = SIZE_MAX; w.dgrad.ignore_quirks = 1u << 6, OVERFLOW, "cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
-    BAD(plan_target, device(loop, 90, 131000)->cublas_workspace_bytes = SIZE_MAX / 4; w.dgrad.stream_count = INT32_MAX;
-        w.dgrad.a.shape.row_sizes.space = w.dgrad.d.shape.row_sizes.space = TEGROUP_SPACE_HOST, OVERFLOW, "cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
+    BAD(plan_target, device(grouped, 90, 131000)->options.cublas_workspace_bytes = SIZE_MAX; w.dgrad.options.ignore_quirks = 1u << 6, OVERFLOW, "options.cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
+    BAD(plan_target, device(loop, 90, 131000)->options.cublas_workspace_bytes = SIZE_MAX / 4; w.dgrad.options.stream_count = INT32_MAX;
+        w.dgrad.a.shape.row_sizes.space = w.dgrad.d.shape.row_sizes.space = TEGROUP_SPACE_HOST, OVERFLOW, "options.cublas_workspace_bytes", ADDRESSABLE, INT64_MAX);
 }
 
 /* A product with lists of pointers, planned for a GPU that is not here. */
@@ -746,7 +742,7 @@ UTEST(status, plan_mismatch) {
     BAD(forward, memset(&w.forward_plan, 0, sizeof w.forward_plan); w.forward_plan.struct_size = sizeof w.forward_plan, PLAN, "plan", TEGROUP_PLAN_MAGIC, 0);
     BAD(other_plan, (void)0, PLAN, "op", TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD);
     BAD(forward, f->space = TEGROUP_SPACE_DEVICE, PLAN, "space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
-    BAD(forward, f->compute = TEGROUP_COMPUTE_F64, PLAN, "compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
+    BAD(forward, f->options.compute = TEGROUP_COMPUTE_F64, PLAN, "options.compute", TEGROUP_COMPUTE_F32, TEGROUP_COMPUTE_F64);
     BAD(forward, f->a.shape.groups = f->b.shape.groups = f->c.shape.groups = f->d.shape.groups = f->bias.shape.groups = EXPERTS - 1,
         PLAN, "a.shape.groups", EXPERTS, EXPERTS - 1);
     BAD(forward, f->a.shape.rows = f->c.shape.rows = f->d.shape.rows = ROWS - 1, PLAN, "a.shape.rows", ROWS, ROWS - 1);
@@ -780,7 +776,6 @@ UTEST(status, plan_mismatch) {
     BAD(forward, f->beta.space = TEGROUP_SPACE_DEVICE, PLAN, "beta.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(dgrad, x->accumulate = 1, PLAN, "accumulate", 0, 1);
     BAD(forward, f->tail = TEGROUP_TAIL_ZERO, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_ZERO);
-    BAD(forward, f->split_k = 2, PLAN, "split_k", 1, 2);
     BAD(check, f->tail = TEGROUP_TAIL_POISON, PLAN, "tail", TEGROUP_TAIL_KEEP, TEGROUP_TAIL_POISON);
 
     /* A plan for a machine that is not here gives sizes, and is not run. */
@@ -805,7 +800,7 @@ UTEST(status, gemm_memory) {
     BUFFER(forward, f->row_scale, "row_scale", 4);
     BUFFER(forward, f->alpha.data, "alpha.data", 4);
     BUFFER(forward, f->beta.data, "beta.data", 4);
-    BUFFER(forward, f->workspace, "workspace", TEGROUP_ALIGNMENT);
+    BUFFER(forward, f->options.workspace, "options.workspace", TEGROUP_ALIGNMENT);
     BUFFER(forward, f->a.shape.snapshot, "a.shape.snapshot", TEGROUP_ALIGNMENT);
     BUFFER(forward, f->c.shape.snapshot, "c.shape.snapshot", TEGROUP_ALIGNMENT);
     BUFFER(forward, f->d.shape.snapshot, "d.shape.snapshot", TEGROUP_ALIGNMENT);
@@ -818,14 +813,14 @@ UTEST(status, gemm_memory) {
     BUFFER(wgrad, g->d.data, "d.data", 4);
     BUFFER(wgrad, g->bias.data, "bias.data", 4);
     BUFFER(wgrad, g->b.shape.snapshot, "b.shape.snapshot", TEGROUP_ALIGNMENT);
-    BAD(replanned_dgrad, SHIFT(x->d.data, 4); x->d.dtype = TEGROUP_DTYPE_F64; x->compute = TEGROUP_COMPUTE_F64, ALIGNMENT, "d.data", 8, 4);
+    BAD(replanned_dgrad, SHIFT(x->d.data, 4); x->d.dtype = TEGROUP_DTYPE_F64; x->options.compute = TEGROUP_COMPUTE_F64, ALIGNMENT, "d.data", 8, 4);
     BAD(replanned, f->alpha.dtype = TEGROUP_DTYPE_F64; SHIFT(f->alpha.data, 4), ALIGNMENT, "alpha.data", 8, 4);
     BAD(dgrad, x->alpha.data = w.alpha, UNSET, "alpha.space", TEGROUP_SPACE_HOST, 0);
     BAD(dgrad, x->beta.data = w.beta, UNSET, "beta.space", TEGROUP_SPACE_HOST, 0);
     BAD(dgrad, x->row_scale = w.row_scale, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(forward, f->workspace_bytes = w.forward_plan.workspace.total_bytes - 1, WORKSPACE, "workspace_bytes",
+    BAD(forward, f->options.workspace_bytes = w.forward_plan.workspace.total_bytes - 1, WORKSPACE, "options.workspace_bytes",
         w.forward_plan.workspace.total_bytes, w.forward_plan.workspace.total_bytes - 1);
-    BAD(wgrad, g->workspace_bytes = 0, WORKSPACE, "workspace_bytes", w.wgrad_plan.workspace.total_bytes, 0);
+    BAD(wgrad, g->options.workspace_bytes = 0, WORKSPACE, "options.workspace_bytes", w.wgrad_plan.workspace.total_bytes, 0);
 }
 
 static int64_t *rows_in(const void *snapshot) { return (int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot).rows; }
@@ -866,15 +861,15 @@ UTEST(status, gemm_snapshots) {
     irregular_b();
     GOOD(replanned_wgrad);
     /* The deep check walks the snapshot: a group that ends past the buffer. */
-    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[EXPERTS - 1] = ROWS,
+    BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[EXPERTS - 1] = ROWS,
         CAPACITY, "d.shape.snapshot", ROWS, ROWS + w.starts[EXPERTS - 1]);
-    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
+    BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; ((int64_t *)(uintptr_t)tegroup_snapshot_read(snapshot_of(&w.forward.a)).start)[0] = ROWS,
         CAPACITY, "a.shape.snapshot", ROWS, ROWS + w.counts[0]);
     /* And what operands that meet say of a group's rows. */
-    BAD(check, w.forward.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[0]--, CAPACITY, "d.shape.snapshot", w.counts[0], w.counts[0] - 1);
-    BAD(replanned_wgrad, w.wgrad.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.wgrad.b))[0]--, CAPACITY, "b.shape.snapshot", w.counts[0], w.counts[0] - 1);
+    BAD(check, w.forward.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.forward.d))[0]--, CAPACITY, "d.shape.snapshot", w.counts[0], w.counts[0] - 1);
+    BAD(replanned_wgrad, w.wgrad.options.check_level = TEGROUP_CHECK_DEEP; rows_in(snapshot_of(&w.wgrad.b))[0]--, CAPACITY, "b.shape.snapshot", w.counts[0], w.counts[0] - 1);
     spoil_nothing();
-    w.forward.check_level = TEGROUP_CHECK_DEEP;
+    w.forward.options.check_level = TEGROUP_CHECK_DEEP;
     rows_in(snapshot_of(&w.forward.a))[0] = -1, rows_in(w.snapshot)[0] = 0;
     GOOD(check);
     /* What has data must have a type. */
@@ -911,17 +906,17 @@ UTEST(status, gemm_overlaps) {
     /* c may be d itself, and nothing else that shares its memory */
     BAD(replanned_wgrad, g->accumulate = 0; g->c = g->d; g->c.group_stride = N * K + 1; g->beta = w.forward.beta, OVERLAP, "d.data", 0, 1);
     /* the workspace is written, too */
-    BAD(forward, f->a.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->workspace = w.x, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->b.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->c.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->d.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->bias.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->row_scale = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->alpha.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, f->beta.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
-    BAD(forward, memcpy(w.workspace, w.snapshot, sizeof w.snapshot); f->a.shape.snapshot = w.workspace, OVERLAP, "workspace", 0, 1);
-    BAD(wgrad, g->bias.data = w.workspace + 64, OVERLAP, "workspace", 0, 1);
+    BAD(forward, f->a.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->options.workspace = w.x, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->b.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->c.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->d.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->bias.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->row_scale = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->alpha.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, f->beta.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
+    BAD(forward, memcpy(w.workspace, w.snapshot, sizeof w.snapshot); f->a.shape.snapshot = w.workspace, OVERLAP, "options.workspace", 0, 1);
+    BAD(wgrad, g->bias.data = w.workspace + 64, OVERLAP, "options.workspace", 0, 1);
 }
 
 /* Operands given as one pointer a group: of the descriptor always, of each entry with the deep check. */
@@ -934,7 +929,7 @@ static void list_of(tegroup_tensor *tensor, void **list, size_t bytes) {
 }
 static void lists_of(tegroup_gemm_desc *desc, tegroup_tensor *tensor, void **list, size_t bytes) {
     list_of(tensor, list, bytes);
-    desc->check_level = TEGROUP_CHECK_DEEP;
+    desc->options.check_level = TEGROUP_CHECK_DEEP;
 }
 
 UTEST(status, lists) {
@@ -960,11 +955,11 @@ UTEST(status, lists) {
     BAD(dgrad, x->b.pointers = lists[0], UNSET, "b.pointers_space", TEGROUP_SPACE_HOST, 0);
     BAD(replanned_dgrad, lists_of(x, &x->b, lists[0], one); lists[0][3] = w.x_grad, OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][0] = w.x, OVERLAP, "d.pointers", 0, 1);
-    BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "workspace", 0, 1);
+    BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][2] = w.workspace, OVERLAP, "options.workspace", 0, 1);
 
     /* the lists themselves, whatever the level */
     BAD(replanned_dgrad, list_of(&x->b, lists[0], one); x->d.data = LAST(lists[0]), OVERLAP, "d.data", 0, 1);
-    BAD(replanned_dgrad, list_of(&x->b, (void **)(void *)w.workspace, one), OVERLAP, "workspace", 0, 1);
+    BAD(replanned_dgrad, list_of(&x->b, (void **)(void *)w.workspace, one), OVERLAP, "options.workspace", 0, 1);
     BAD(replanned_wgrad, list_of(&g->d, lists[1], one); g->bias.data = lists[1], OVERLAP, "bias.data", 0, 1);
     BAD(replanned_wgrad, list_of(&g->bias, lists[1], N * sizeof(float)); g->d.data = lists[1], OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, lists_of(g, &g->d, lists[1], one); lists[1][1] = lists[1], OVERLAP, "d.pointers", 0, 1);
@@ -1021,9 +1016,9 @@ UTEST(status, gather) {
     BAD(replanned_wgrad, gathered(g)->d.data = w.slot_of_row; memset(&g->gather_a, 0, sizeof g->gather_a), OVERLAP, "d.data", 0, 1);
     BAD(replanned_wgrad, gathered(g)->bias.data = LAST(w.slot_of_row), OVERLAP, "bias.data", 0, 1);
     BAD(replanned_wgrad, gathered(g)->b.data = w.gate_up; g->gather_b.rows = (2 * ROWS * N) / K; g->bias.data = w.gate_up + (2 * ROWS * N / K - 1) * K, OVERLAP, "bias.data", 0, 1);
-    BAD(replanned_dgrad, gathered(x)->gather_a.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "workspace", 0, 1);
-    BAD(replanned_wgrad, gathered(g)->gather_b.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "workspace", 0, 1);
-    BAD(replanned_dgrad, gathered(x)->a.data = w.workspace + 64; x->gather_a.rows = 1, OVERLAP, "workspace", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->gather_a.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "options.workspace", 0, 1);
+    BAD(replanned_wgrad, gathered(g)->gather_b.slot_of_row = (int64_t *)(void *)(w.workspace + 64), OVERLAP, "options.workspace", 0, 1);
+    BAD(replanned_dgrad, gathered(x)->a.data = w.workspace + 64; x->gather_a.rows = 1, OVERLAP, "options.workspace", 0, 1);
     spoil_nothing(); /* as many rows as the groups have would reach d */
     gathered(x)->a.data = w.gate_up;
     x->d.data = w.gate_up + TOKENS * N;
@@ -1511,18 +1506,18 @@ UTEST(status, linear_plan) {
     BAD(linear_plan, w.linear.dgrad_out_tail = TEGROUP_TAIL_ZERO; ABSENT(dgrad_out); ABSENT(grad_row_scale), COMBINATION, "dgrad_out_tail", 0, TEGROUP_TAIL_ZERO);
     BAD(linear_plan, w.linear.out_tail = (tegroup_tail)3, VALUE, "out_tail", TEGROUP_TAIL_POISON, 3);
     BAD(linear_plan, w.linear.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
-    BAD(linear_plan, w.linear.compute = (tegroup_compute)2, VALUE, "compute", TEGROUP_COMPUTE_F64, 2);
-    BAD(linear_plan, w.linear.expected_rows = -1, VALUE, "expected_rows", 0, -1);
-    BAD(linear_plan, w.linear.expected_rows_max = -1, VALUE, "expected_rows_max", 0, -1);
-    BAD(linear_plan, w.linear.data_alignment_bytes = 3, VALUE, "data_alignment_bytes", TEGROUP_ALIGNMENT, 3);
-    BAD(linear_plan, w.linear.backend = TEGROUP_BACKEND_COUNT, VALUE, "backend", TEGROUP_BACKEND_COUNT - 1, TEGROUP_BACKEND_COUNT);
-    BAD(linear_plan, w.linear.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
-    BAD(linear_plan, w.linear.sm_limit = -1, VALUE, "sm_limit", 0, -1);
-    BAD(linear_plan, w.linear.threads = -1, VALUE, "threads", 0, -1);
-    BAD(linear_plan, w.linear.check_level = (tegroup_check_level)2, VALUE, "check_level", TEGROUP_CHECK_DEEP, 2);
-    BAD(linear_plan, w.linear.stream_count = -1, VALUE, "stream_count", 0, -1);
-    BAD(linear_plan, w.linear.host_sizes_final = 2, VALUE, "host_sizes_final", 1, 2);
-    BAD(linear_plan, w.linear.cublaslt_functions = &w.functions; w.functions.struct_size = 1, STRUCT_SIZE, "cublaslt_functions.struct_size", sizeof w.functions, 1);
+    BAD(linear_plan, w.linear.options.compute = (tegroup_compute)2, VALUE, "options.compute", TEGROUP_COMPUTE_F64, 2);
+    BAD(linear_plan, w.linear.options.expected_rows = -1, VALUE, "options.expected_rows", 0, -1);
+    BAD(linear_plan, w.linear.options.expected_rows_max = -1, VALUE, "options.expected_rows_max", 0, -1);
+    BAD(linear_plan, w.linear.options.data_alignment_bytes = 3, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 3);
+    BAD(linear_plan, w.linear.options.backend = TEGROUP_BACKEND_COUNT, VALUE, "options.backend", TEGROUP_BACKEND_COUNT - 1, TEGROUP_BACKEND_COUNT);
+    BAD(linear_plan, w.linear.options.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
+    BAD(linear_plan, w.linear.options.sm_limit = -1, VALUE, "options.sm_limit", 0, -1);
+    BAD(linear_plan, w.linear.options.threads = -1, VALUE, "options.threads", 0, -1);
+    BAD(linear_plan, w.linear.options.check_level = (tegroup_check_level)2, VALUE, "options.check_level", TEGROUP_CHECK_DEEP, 2);
+    BAD(linear_plan, w.linear.options.stream_count = -1, VALUE, "options.stream_count", 0, -1);
+    BAD(linear_plan, w.linear.options.host_sizes_final = 2, VALUE, "options.host_sizes_final", 1, 2);
+    BAD(linear_plan, w.linear.options.cublaslt_functions = &w.functions; w.functions.struct_size = 1, STRUCT_SIZE, "options.cublaslt_functions.struct_size", sizeof w.functions, 1);
     BAD(linear_plan_target, w.target.struct_size = 1, STRUCT_SIZE, "target.struct_size", sizeof w.target, 1);
     BAD(linear_gemm, ABSENT(main_grad); ABSENT(bias_grad), UNSET, "main_grad.dtype", TEGROUP_DTYPE_F64, 0);
     NOT(linear_gemm, NULL AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
@@ -1588,9 +1583,9 @@ UTEST(status, linear_calls) {
     BAD(linear_dgrad, w.linear.dgrad_out.shape.snapshot = NULL, NULL_ARGUMENT, "dgrad_out.shape.snapshot", 1, 0);
     BAD(linear_wgrad, w.linear.grad_output.shape.snapshot = w.snapshot_out, COMBINATION, "grad_output.shape.snapshot", 0, 1);
     BAD(linear_forward, memset(w.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", TEGROUP_SNAPSHOT_MAGIC, 0);
-    BAD(linear_forward, w.linear.workspace = NULL, NULL_ARGUMENT, "workspace", 1, 0);
-    BAD(linear_dgrad, SHIFT(w.linear.workspace, 16), ALIGNMENT, "workspace", TEGROUP_ALIGNMENT, 16);
-    BAD(linear_wgrad, w.linear.workspace_bytes = 1, WORKSPACE, "workspace_bytes", w.linear_plan.workspace.total_bytes, 1);
+    BAD(linear_forward, w.linear.options.workspace = NULL, NULL_ARGUMENT, "options.workspace", 1, 0);
+    BAD(linear_dgrad, SHIFT(w.linear.options.workspace, 16), ALIGNMENT, "options.workspace", TEGROUP_ALIGNMENT, 16);
+    BAD(linear_wgrad, w.linear.options.workspace_bytes = 1, WORKSPACE, "options.workspace_bytes", w.linear_plan.workspace.total_bytes, 1);
 }
 
 /* Every output against whatever its call touches: the field, and the other one in the rule. */
@@ -1606,8 +1601,8 @@ UTEST(status, linear_overlaps) {
     MEETS(linear_forward, l->out.data = w.bias, "out.data", "bias");
     MEETS(linear_forward, l->out.data = w.row_scale, "out.data", "row_scale");
     MEETS(linear_forward, l->out.data = w.snapshot, "out.data", "a snapshot");
-    MEETS(linear_forward, l->workspace = w.x, "workspace", "input");
-    MEETS(linear_forward, l->workspace = w.y, "workspace", "out");
+    MEETS(linear_forward, l->options.workspace = w.x, "options.workspace", "input");
+    MEETS(linear_forward, l->options.workspace = w.y, "options.workspace", "out");
     MEETS(linear_dgrad, l->dgrad_out.data = w.y_grad, "dgrad_out.data", "grad_output");
     MEETS(linear_dgrad, l->dgrad_out.data = w.weight, "dgrad_out.data", "weight");
     MEETS(linear_dgrad, l->dgrad_out.data = w.bias, "dgrad_out.data", "bias");
@@ -1615,11 +1610,11 @@ UTEST(status, linear_overlaps) {
     MEETS(linear_dgrad, l->grad_row_scale.data = w.y_grad, "grad_row_scale.data", "grad_output");
     MEETS(linear_dgrad, l->grad_row_scale.data = w.bias, "grad_row_scale.data", "bias");
     MEETS(linear_dgrad, l->grad_row_scale.data = w.weight, "grad_row_scale.data", "weight");
-    MEETS(linear_dgrad, l->workspace = w.row_scale_grad, "workspace", "grad_row_scale");
-    MEETS(linear_dgrad, l->workspace = w.bias; l->workspace_bytes = w.linear_plan.workspace.total_bytes, "workspace", "bias");
+    MEETS(linear_dgrad, l->options.workspace = w.row_scale_grad, "options.workspace", "grad_row_scale");
+    MEETS(linear_dgrad, l->options.workspace = w.bias; l->options.workspace_bytes = w.linear_plan.workspace.total_bytes, "options.workspace", "bias");
     MEETS(replanned_linear_dgrad, list_of(&l->weight, lists[0], N * K * 4); l->grad_row_scale.data = lists[0], "grad_row_scale.data", "weight");
     MEETS(replanned_linear_dgrad, list_of(&l->bias, lists[0], N * 4); l->dgrad_out.data = lists[0], "dgrad_out.data", "bias");
-    MEETS(replanned_linear_dgrad, list_of(&l->bias, (void **)(void *)w.workspace, N * 4), "workspace", "bias");
+    MEETS(replanned_linear_dgrad, list_of(&l->bias, (void **)(void *)w.workspace, N * 4), "options.workspace", "bias");
     MEETS(linear_wgrad, l->main_grad.data = w.x, "main_grad.data", "input");
     MEETS(linear_wgrad, l->main_grad.data = w.y_grad, "main_grad.data", "grad_output");
     MEETS(linear_wgrad, l->main_grad.data = w.bias_grad, "main_grad.data", "bias_grad");
@@ -1734,9 +1729,9 @@ UTEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.out_tail = (tegroup_tail)3, VALUE, "out_tail", TEGROUP_TAIL_POISON, 3);
     BAD(mlp_plan, w.mlp.dgrad_out_tail = TEGROUP_TAIL_ZERO; MLP_ABSENT(dgrad_out), COMBINATION, "dgrad_out_tail", 0, TEGROUP_TAIL_ZERO);
     BAD(mlp_plan, w.mlp.dgrad_out_tail = (tegroup_tail)3, VALUE, "dgrad_out_tail", TEGROUP_TAIL_POISON, 3);
-    BAD(mlp_plan, w.mlp.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
-    BAD(mlp_plan, w.mlp.threads = -1, VALUE, "threads", 0, -1);
-    BAD(mlp_plan, w.mlp.compute = (tegroup_compute)2, VALUE, "compute", TEGROUP_COMPUTE_F64, 2);
+    BAD(mlp_plan, w.mlp.options.backend = TEGROUP_BACKEND_SM90, NOT_BUILT, "target.built", 1, 0);
+    BAD(mlp_plan, w.mlp.options.threads = -1, VALUE, "options.threads", 0, -1);
+    BAD(mlp_plan, w.mlp.options.compute = (tegroup_compute)2, VALUE, "options.compute", TEGROUP_COMPUTE_F64, 2);
     NOT(mlp_gemm, NULL AND NULL AND TEGROUP_MLP_FC1 AND TEGROUP_OP_DGRAD AND &w.gemm, NULL_ARGUMENT, "desc", 1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_LAYER_UNSET AND TEGROUP_OP_DGRAD AND &w.gemm, UNSET, "layer", TEGROUP_MLP_FC1, 0);
     NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)3 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, 3);
@@ -1821,11 +1816,11 @@ UTEST(status, mlp_calls) {
     BAD(mlp_dgrad, w.mlp.input.shape.snapshot = NULL, NULL_ARGUMENT, "input.shape.snapshot", 1, 0);
     BAD(mlp_dgrad, w.mlp.grad_output.shape.snapshot = NULL, NULL_ARGUMENT, "grad_output.shape.snapshot", 1, 0);
     BAD(mlp_forward, memset(w.snapshot, 0, 4), CAPACITY, "input.shape.snapshot", TEGROUP_SNAPSHOT_MAGIC, 0);
-    BAD(mlp_forward, w.mlp.workspace = NULL, NULL_ARGUMENT, "workspace", 1, 0);
-    BAD(mlp_dgrad, SHIFT(w.mlp.workspace, 16), ALIGNMENT, "workspace", TEGROUP_ALIGNMENT, 16);
-    BAD(mlp_dgrad, w.mlp.workspace_bytes = w.mlp_plan.workspace.total_bytes - 1, WORKSPACE, "workspace_bytes", w.mlp_plan.workspace.total_bytes,
+    BAD(mlp_forward, w.mlp.options.workspace = NULL, NULL_ARGUMENT, "options.workspace", 1, 0);
+    BAD(mlp_dgrad, SHIFT(w.mlp.options.workspace, 16), ALIGNMENT, "options.workspace", TEGROUP_ALIGNMENT, 16);
+    BAD(mlp_dgrad, w.mlp.options.workspace_bytes = w.mlp_plan.workspace.total_bytes - 1, WORKSPACE, "options.workspace_bytes", w.mlp_plan.workspace.total_bytes,
         w.mlp_plan.workspace.total_bytes - 1);
-    BAD(mlp_wgrad, w.mlp.workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes - 1, WORKSPACE, "workspace_bytes", w.mlp_plan.wgrad_workspace.total_bytes,
+    BAD(mlp_wgrad, w.mlp.options.workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes - 1, WORKSPACE, "options.workspace_bytes", w.mlp_plan.wgrad_workspace.total_bytes,
         w.mlp_plan.wgrad_workspace.total_bytes - 1);
 }
 
@@ -1842,8 +1837,8 @@ UTEST(status, mlp_overlaps) {
     MEETS(mlp_forward, m->preactivation.data = w.fc2_weight, "preactivation.data", "fc2.weight");
     MEETS(mlp_forward, m->activated.data = w.fc2_bias, "activated.data", "fc2.bias");
     MEETS(mlp_forward, m->activated.data = w.x, "activated.data", "input");
-    MEETS(mlp_forward, m->workspace = w.fc2_weight; m->workspace_bytes = w.mlp_plan.workspace.total_bytes, "workspace", "fc2.weight");
-    MEETS(mlp_forward, m->workspace = w.preactivation; m->workspace_bytes = w.mlp_plan.workspace.total_bytes, "workspace", "preactivation");
+    MEETS(mlp_forward, m->options.workspace = w.fc2_weight; m->options.workspace_bytes = w.mlp_plan.workspace.total_bytes, "options.workspace", "fc2.weight");
+    MEETS(mlp_forward, m->options.workspace = w.preactivation; m->options.workspace_bytes = w.mlp_plan.workspace.total_bytes, "options.workspace", "preactivation");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.mlp_grad_output, "dgrad_out.data", "grad_output");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.fc2_weight, "dgrad_out.data", "fc2.weight");
     MEETS(mlp_dgrad, m->dgrad_out.data = w.preactivation, "dgrad_out.data", "preactivation");
@@ -1854,14 +1849,14 @@ UTEST(status, mlp_overlaps) {
     MEETS(mlp_dgrad, m->grad_row_scale.data = w.x_grad, "dgrad_out.data", "grad_row_scale");
     MEETS(replanned_mlp_forward, list_of(&m->fc2.weight, lists[0], 8); m->preactivation.data = lists[0], "preactivation.data", "fc2.weight");
     MEETS(replanned_mlp_dgrad, list_of(&m->fc1.weight, lists[0], 8); m->grad_row_scale.data = lists[0], "grad_row_scale.data", "fc1.weight");
-    MEETS(replanned_mlp_dgrad, list_of(&m->fc1.weight, (void **)(void *)w.workspace, 8), "workspace", "fc1.weight");
+    MEETS(replanned_mlp_dgrad, list_of(&m->fc1.weight, (void **)(void *)w.workspace, 8), "options.workspace", "fc1.weight");
     MEETS(replanned_mlp_wgrad, list_of(&m->fc1.main_grad, lists[0], 8); m->fc2.main_grad.data = lists[0], "fc2.main_grad.data", "fc1.main_grad");
     MEETS(mlp_wgrad, m->fc1.main_grad.data = w.x, "fc1.main_grad.data", "input");
     MEETS(mlp_wgrad, m->fc1.main_grad.data = w.activated, "fc1.main_grad.data", "activated");
     MEETS(mlp_wgrad, m->fc2.main_grad.data = w.grad_preactivation, "fc2.main_grad.data", "grad_preactivation");
     MEETS(mlp_wgrad, m->fc2.main_grad.data = w.fc1_weight_grad, "fc1.main_grad.data", "fc2.main_grad");
     MEETS(mlp_wgrad, m->fc2.bias_grad.data = w.row_scale, "fc2.bias_grad.data", "row_scale");
-    MEETS(mlp_wgrad, m->workspace = w.fc1_weight_grad; m->workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes, "workspace", "fc1.main_grad");
+    MEETS(mlp_wgrad, m->options.workspace = w.fc1_weight_grad; m->options.workspace_bytes = w.mlp_plan.wgrad_workspace.total_bytes, "options.workspace", "fc1.main_grad");
 
     spoil_nothing(); /* in place: the one that is allowed */
     m->grad_preactivation.data = w.preactivation;

@@ -14,7 +14,7 @@ static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
     memset(&plan, 0, sizeof plan);
     desc->struct_size = sizeof *desc;
     desc->space = TEGROUP_SPACE_HOST;
-    desc->threads = 1;
+    desc->options.threads = 1;
     if (ragged) {
         tegroup_prepare_desc prepare;
         tegroup_layout layout;
@@ -32,10 +32,10 @@ static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
     }
     status = tegroup_plan_make(desc, NULL, &plan, NULL);
     if (status != TEGROUP_OK) return status;
-    desc->workspace_bytes = plan.workspace.total_bytes;
-    desc->workspace = aligned_alloc(TEGROUP_ALIGNMENT, desc->workspace_bytes);
+    desc->options.workspace_bytes = plan.workspace.total_bytes;
+    desc->options.workspace = aligned_alloc(TEGROUP_ALIGNMENT, desc->options.workspace_bytes);
     status = tegroup_gemm(&plan, desc, NULL, NULL);
-    free(desc->workspace);
+    free(desc->options.workspace);
     free(snapshot);
     return status;
 }
@@ -213,7 +213,7 @@ UTEST(gaps, deep_check_of_a_snapshot_on_the_device) {
     d.struct_size = sizeof d;
     d.op = TEGROUP_OP_FORWARD;
     d.space = TEGROUP_SPACE_DEVICE;
-    d.check_level = TEGROUP_CHECK_DEEP;
+    d.options.check_level = TEGROUP_CHECK_DEEP;
     d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
     d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = 2;
     d.a.shape.rows = d.d.shape.rows = 4;

@@ -20,8 +20,8 @@ static void both_ways(int *utest_result, tegroup_op op, tegroup_dtype in) {
     product_counts(&p, counts);
     ASSERT_EQ(TEGROUP_OK, product_plan(&p));
     plans[0] = p.plan;
-    MUST(cudaFree(p.desc.workspace));
-    p.desc.workspace = NULL;
+    MUST(cudaFree(p.desc.options.workspace));
+    p.desc.options.workspace = NULL;
     ASSERT_EQ(TEGROUP_OK, other_plan(&p));
     plans[1] = p.plan;
     ASSERT_EQ(plans[0].numerics_id, plans[1].numerics_id);

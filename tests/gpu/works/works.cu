@@ -155,7 +155,7 @@ UTEST(works, leading_dimensions) {
             s.seed = rng_next(&r);
             if (backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP) s.out = s.in, s.rounds_product = 1; /* what every version has */
             problem_make(&p, &s);
-            p.desc.backend = backends[b];
+            p.desc.options.backend = backends[b];
             problem_reference(&p);
             ASSERT_EQ(TEGROUP_OK, problem_run_on_device(&p));
             const verdict v = problem_compare(&p);
@@ -193,7 +193,7 @@ UTEST(works, scalars_in_every_place) {
                 s.scalar_dtype = way & 4 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
                 problem_make(&p, &s);
                 grid_fill(&p, &p.c, 'c', s.fill_c, 1); /* also where a drawn beta was 0: it may be replaced below */
-                p.desc.backend = backends[b];
+                p.desc.options.backend = backends[b];
                 for (int g = 0; g < (way & 2 ? 3 : 1); g++) {
                     store(p.desc.alpha.dtype, p.alpha, g, equal ? 1.5 : -0.75 + g);
                     store(p.desc.beta.dtype, p.beta, g, equal ? 0.375 : 2 - g * 0.5);
@@ -214,8 +214,8 @@ UTEST(works, scalars_in_every_place) {
                            way & 2 ? "one a group" : "one for all", way & 4 ? "F64" : "F32", p.error.field, p.error.rule);
                     ASSERT_TRUE(way != 0 && (!backend_bundled(backends[b]) || (way & 3) == 2)); /* a kernel cannot read an array on the host */
                 } else {
-                    desc.workspace_bytes = p.plan.workspace.total_bytes;
-                    desc.workspace = workspace_of(desc.workspace_bytes);
+                    desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+                    desc.options.workspace = workspace_of(desc.options.workspace_bytes);
                     ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
                     ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
                     MUST(cudaDeviceSynchronize());
@@ -338,7 +338,7 @@ UTEST(works, sm_limit) {
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
         ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
         const uint64_t want = product_hash(&p, NULL);
-        p.desc.sm_limit = 8;
+        p.desc.options.sm_limit = 8;
         const tegroup_status status = tegroup_plan_make(&p.desc, NULL, &few, &p.error);
         if (status != TEGROUP_OK) {
             ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, status);
@@ -346,11 +346,11 @@ UTEST(works, sm_limit) {
             printf("%s refuses sm_limit\n", tegroup_backend_name(backends[b]));
         } else {
             ASSERT_EQ(8, few.sm_limit);
-            p.desc.sm_limit = 0;
+            p.desc.options.sm_limit = 0;
             const float all = milliseconds(&p, &p.plan);
-            p.desc.sm_limit = 8;
-            MUST(cudaFree(p.desc.workspace));
-            p.desc.workspace = NULL;
+            p.desc.options.sm_limit = 8;
+            MUST(cudaFree(p.desc.options.workspace));
+            p.desc.options.workspace = NULL;
             product_workspace(&p, &few);
             product_poison(&p, NULL);
             const float limited = milliseconds(&p, &few);
