@@ -51,32 +51,34 @@
  *   [18] Functions
  *   [19] Helpers
  *   [20] Names and texts
- *   [21] Conversions
- *   [22] Scale layouts
- *   [23] Layout arithmetic
- *   [24] Checks of tensors and matrices
- *   [25] Prepare
- *   [26] The problem of a GEMM
- *   [27] Backend and quirk tables
- *   [28] Rows
- *   [29] CPU GEMM kernel
- *   [30] Explain and plan
- *   [31] The product of one group
+ *   [21] Constructors
+ *   [22] Conversions
+ *   [23] Scale layouts
+ *   [24] Layout arithmetic
+ *   [25] Checks of tensors and matrices
+ *   [26] What a call writes lies apart
+ *   [27] Prepare
+ *   [28] The problem of a GEMM
+ *   [29] Backend and quirk tables
+ *   [30] Rows
+ *   [31] CPU GEMM kernel
  *   [32] Set-up of a grouped cuBLASLt matmul
- *   [33] CPU GEMM
- *   [34] Check and run a GEMM
- *   [35] Tune, save and load a plan
- *   [36] Formulas
- *   [37] Activation formulas
- *   [38] Activations
- *   [39] Grouped linear layer
- *   [40] Grouped MLP: tensors and rules
- *   [41] Grouped MLP
- *   [42] Op chain: rules and buffers
- *   [43] Op chain
- *   [44] Validate
- *   [45] Router
- *   [46] Permute and combine
+ *   [33] Explain and plan
+ *   [34] The product of one group
+ *   [35] CPU GEMM
+ *   [36] Check and run a GEMM
+ *   [37] Tune, save and load a plan
+ *   [38] Formulas
+ *   [39] Activation formulas
+ *   [40] Activations
+ *   [41] Grouped linear layer
+ *   [42] Grouped MLP: tensors and rules
+ *   [43] Grouped MLP
+ *   [44] Op chain: rules and buffers
+ *   [45] Op chain
+ *   [46] Validate
+ *   [47] Router
+ *   [48] Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -431,20 +433,6 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* Items of the set-up workspace of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
- * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
-typedef enum tegroup_setup_item {
-    TEGROUP_SETUP_A, TEGROUP_SETUP_B, TEGROUP_SETUP_C, TEGROUP_SETUP_D, /* addresses of the matrices            */
-    TEGROUP_SETUP_ALPHA, TEGROUP_SETUP_BETA,                            /* addresses of each group's scalar     */
-    TEGROUP_SETUP_A_SCALE, TEGROUP_SETUP_B_SCALE,                       /* addresses of each group's scales     */
-    TEGROUP_SETUP_A_ROWS, TEGROUP_SETUP_A_COLS, TEGROUP_SETUP_A_LD,     /* int64, column-major as cuBLASLt counts */
-    TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD,
-    TEGROUP_SETUP_C_LD,
-    TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD,     /* C has D's rows and columns            */
-    TEGROUP_SETUP_ALPHA_VALUE, TEGROUP_SETUP_BETA_VALUE,                /* float: the scalars themselves         */
-    TEGROUP_SETUP_COUNT
-} tegroup_setup_item;
-
 /* ==== [8] cuBLASLt's functions ==== */
 
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
@@ -615,19 +603,20 @@ typedef struct tegroup_problem {
     int32_t         groups;
     int64_t         rows;    /* capacity of the ragged rows, or rows of each group when uniform                */
     int64_t         n, k;    /* columns of Y and of X; the most, where groups differ                           */
+    int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
     tegroup_scaling a_scaling, b_scaling, d_scaling;
-    int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
-    tegroup_space   rows_space[4];     /* of a, b, c, d: where their row_sizes live; UNSET = uniform           */
-    int32_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
-    int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
-    tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
-    int32_t         irregular;         /* 1: n or k may differ between groups                                  */
-    int32_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
-    tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
-    int32_t         alpha_stride, beta_stride;
-    int32_t         accumulate;
     tegroup_tail    tail;
+    /* Small numbers, a byte each, since a plan of many products holds many problems. */
+    uint8_t         rows_space[4];     /* tegroup_space of a, b, c, d: where their row_sizes live; UNSET = uniform */
+    uint8_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
+    uint8_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
+    uint8_t         pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
+    uint8_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
+    uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
+    uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
+    uint8_t         alpha_stride, beta_stride;
+    uint8_t         accumulate;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -708,13 +697,14 @@ typedef struct tegroup_quirk {
 #define TEGROUP_PLAN_MAGIC 0x54475031u /* "TGP1" */
 
 /* Made once by tegroup_plan_make, then read-only. Plain bytes: copy, store on the stack, share between threads.
- * Holds no data pointer. */
+ * Holds no data pointer, and nothing that can be computed again. */
 typedef struct tegroup_plan {
     size_t          struct_size;
     uint32_t        magic;
     tegroup_backend backend;
     tegroup_problem problem;
-    tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
+    size_t          workspace_bytes; /* what options.workspace must hold; tegroup_plan_layout names its parts  */
+    size_t          cublas_workspace_bytes; /* cuBLASLt backends: of these, what one part of cuBLASLt's own gets */
     uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
                                      backend: within one build, as compilers may fuse a product and a sum. Of
                                      CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
@@ -722,11 +712,12 @@ typedef struct tegroup_plan {
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
+    int32_t         cublas_parts; /* cuBLASLt backends: parts of the workspace that are the library's         */
     int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[224]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
+    uint64_t        algorithm[33]; /* backend's own: kernel image, or cuBLASLt's functions and algorithm       */
 } tegroup_plan;
 
 /* What tegroup_plan_tune times, at most. */
@@ -854,8 +845,8 @@ typedef struct tegroup_activation_backward_desc {
  *
  * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a plain
  * buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as buffers become known
- * and keep it until wgrad has run. The plan reads everything but addresses; a call checks that the tensors are the planned ones
- * and reads the addresses of the line above alone, so that the others may be NULL or dangle by then.
+ * and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the tensors of its line above alone,
+ * and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows are ragged:
  * their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the routing. n and k are the same
@@ -890,7 +881,7 @@ typedef struct tegroup_linear_desc {
 typedef struct tegroup_linear_plan {
     size_t         struct_size;
     uint32_t       magic;
-    tegroup_layout workspace;      /* that of the product which needs most; the others fit into it                */
+    size_t         workspace_bytes; /* what options.workspace must hold: that of the product which needs most     */
     tegroup_plan   forward, dgrad, wgrad; /* all zero where the output is absent                                  */
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
@@ -931,8 +922,8 @@ typedef struct tegroup_mlp_weights {
  *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
  *
  * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
- * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
- * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
+ * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call looks at the
+ * tensors of its lines above alone, and checks that they are the planned ones. No out, no forward; no
  * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
  * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
  * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
@@ -953,7 +944,7 @@ typedef struct tegroup_mlp_desc {
                                        with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
                                        COMPUTE_F64                                                                */
 
-    /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
+    /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
                                        Absent = in the workspace: inference alone                                 */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
@@ -976,7 +967,7 @@ typedef struct tegroup_mlp_desc {
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
-/* Bits of tegroup_mlp_plan.fused. */
+/* Bits of tegroup_mlp_planned.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
                                     fc1.forward does not. */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
@@ -988,24 +979,39 @@ typedef struct tegroup_fused_kernel {
     uint64_t blocks;
 } tegroup_fused_kernel;
 
-/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
- * those of the capacity. */
-typedef struct tegroup_mlp_plan {
-    size_t             struct_size;
-    uint32_t           magic;
+/* What a plan holds besides its products: what a call must bring again, and what is fused. */
+typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
-    int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
-    tegroup_layout     workspace;        /* serves any of the calls                                              */
-    tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */
-    tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
-    tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+    int64_t            preactivation_bytes, activated_bytes, grad_preactivation_bytes; /* at capacity; 0 = not planned */
+    int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
-    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+} tegroup_mlp_planned;
+
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
+ * those of the capacity; tegroup_mlp_layout says what each byte is for. */
+typedef struct tegroup_mlp_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    size_t              workspace_bytes;        /* serves any of the calls                                         */
+    size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
+    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    tegroup_mlp_planned planned;
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
 } tegroup_mlp_plan;
+
+/* The memory that a plan gives the size of. */
+typedef enum tegroup_mlp_memory {
+    TEGROUP_MLP_MEMORY_UNSET      = 0,
+    TEGROUP_MLP_WORKSPACE         = 1,
+    TEGROUP_MLP_WGRAD_WORKSPACE   = 2,
+    TEGROUP_MLP_SAVED_BY_FORWARD  = 3,
+    TEGROUP_MLP_SAVED_BY_DGRAD    = 4
+} tegroup_mlp_memory;
 
 /* ==== [16] Op chain ==== */
 
@@ -1076,7 +1082,7 @@ typedef struct tegroup_chain_desc {
     int32_t         unfused;        /* 1: no fusion pass                                                          */
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
     void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
-    size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
+    size_t          saved_bytes;    /* >= plan.saved_bytes                                                        */
     int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
                                        wanted; written only on error                                              */
     tegroup_options options;        /* of each op; a BIAS multiplies nothing: its backend is AUTO */
@@ -1088,36 +1094,46 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474334u /* "TGC4" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474335u /* "TGC5" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
-    int32_t            groups;
-    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
-    int64_t            rows;
-    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_activation activations[TEGROUP_CHAIN_MAX_OPS]; /* of an ACTIVATION, as is interleaved                  */
-    int32_t            interleaved[TEGROUP_CHAIN_MAX_OPS];
-    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
-    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
-    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
-    tegroup_dtype      main_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR; UNSET = none, here and below         */
-    tegroup_dtype      bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                             */
-    tegroup_dtype      row_scales[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_dtype      grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
+    int32_t  groups;
+    uint32_t saved;        /* bit i: value i is in `saved`                                                         */
+    int64_t  rows;
+    int64_t  cols[TEGROUP_CHAIN_MAX_VALUES];
+    /* enums, a byte each */
+    uint8_t  dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    uint8_t  grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own              */
+    uint8_t  kinds[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  activations[TEGROUP_CHAIN_MAX_OPS];    /* of an ACTIVATION, as is interleaved                         */
+    uint8_t  interleaved[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  main_grads[TEGROUP_CHAIN_MAX_OPS];     /* dtype, of a LINEAR; UNSET = none, here and below            */
+    uint8_t  bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                                       */
+    uint8_t  row_scales[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
 } tegroup_chain_planned;
 
-/* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
+/* As the other plans. Ops i, i + 1 and i + 2 that run as a grouped MLP have its fc1 in ops[i], its fc2 in ops[i + 2] and the rest of
+ * its plan in mlps[i / 3]. tegroup_chain_layout says what each byte of saved and of the workspace is for. */
 typedef struct tegroup_chain_plan {
     size_t              struct_size;
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    size_t              saved_bytes, workspace_bytes;
+    size_t              op_bytes;  /* of the workspace: what the op that needs most has for itself                 */
     tegroup_chain_planned planned;
-    tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
-    tegroup_mlp_plan    mlps[2];
+    tegroup_mlp_planned mlps[2];
 } tegroup_chain_plan;
+
+/* The memory that a plan gives the size of. */
+typedef enum tegroup_chain_memory {
+    TEGROUP_CHAIN_MEMORY_UNSET = 0,
+    TEGROUP_CHAIN_WORKSPACE    = 1,
+    TEGROUP_CHAIN_SAVED        = 2
+} tegroup_chain_memory;
 
 /* ==== [17] MoE operations ==== */
 
@@ -1242,6 +1258,20 @@ TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, siz
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
+/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what they return
+ * may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here; a call writes it only
+ * where its tensor is an output.
+ *   sizes     COUNTS [groups] of I32 or I64 in `space`: the rows of each group
+ *   shape     ragged rows: a buffer of `rows` rows, of which each of the groups owns some
+ *   tensor    ragged rows of `cols` columns in one buffer: shape's groups, rows, sizes and snapshot
+ *   uniform   [groups, rows, cols] in one buffer: weights
+ *   matrix    [rows, cols] without gaps between rows                                                                      */
+TEGROUP_API tegroup_sizes  tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space);
+TEGROUP_API tegroup_shape  tegroup_shape_of(int32_t groups, int64_t rows, int64_t cols, tegroup_sizes sizes);
+TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
+
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
  * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
  * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
@@ -1260,8 +1290,10 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 /* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* Set-up workspace of a grouped cuBLASLt matmul: items as tegroup_setup_item. 0 <= groups <= TEGROUP_MAX_GROUPS. */
-TEGROUP_API_STATUS tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the sizes are; on success
+ * shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are those of tegroup_prepare. */
+TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
+    struct CUstream_st *stream, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
@@ -1281,6 +1313,10 @@ TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_
  * uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
+
+/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE,
+ * ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
 TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
@@ -1343,6 +1379,11 @@ TEGROUP_API_STATUS tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* What each byte of a plan's workspace, or of what the caller saves, is for. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_STRUCT_SIZE, ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
+
 /* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
  * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -1355,6 +1396,8 @@ TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_
  * tegroup_activation_desc; those of arguments and of the chain begin so. */
 TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
     tegroup_chain_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
     tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS], tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
@@ -1589,7 +1632,58 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [21] Conversions ==== */
+/* ==== [21] Constructors ==== */
+
+TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
+    tegroup_sizes sizes;
+    memset(&sizes, 0, sizeof sizes);
+    sizes.data = counts;
+    sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    sizes.dtype = dtype;
+    sizes.space = space;
+    return sizes;
+}
+
+TEGROUP_API tegroup_shape tegroup_shape_of(int32_t groups, int64_t rows, int64_t cols, tegroup_sizes sizes) {
+    tegroup_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.groups = groups;
+    shape.rows = rows;
+    shape.cols = cols;
+    shape.row_sizes = sizes;
+    return shape;
+}
+
+TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, tegroup_dtype dtype, const void *data) {
+    tegroup_tensor tensor;
+    memset(&tensor, 0, sizeof tensor);
+    tensor.shape = shape;
+    tensor.shape.cols = cols;
+    tensor.dtype = dtype;
+    tensor.data = (void *)(uintptr_t)data;
+    return tensor;
+}
+
+TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype,
+                                                  const void *data) {
+    tegroup_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.groups = groups;
+    shape.rows = rows;
+    return tegroup_tensor_of(shape, cols, dtype, data);
+}
+
+TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
+    tegroup_matrix matrix;
+    matrix.data = (void *)(uintptr_t)data;
+    matrix.rows = rows;
+    matrix.cols = cols;
+    matrix.ld = 0;
+    matrix.dtype = dtype;
+    return matrix;
+}
+
+/* ==== [22] Conversions ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1722,7 +1816,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [22] Scale layouts ==== */
+/* ==== [23] Scale layouts ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1783,7 +1877,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [23] Layout arithmetic ==== */
+/* ==== [24] Layout arithmetic ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1809,15 +1903,21 @@ static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t
     return (char *)base + layout->items[item].offset_bytes;
 }
 
-static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field,
-                                                          const char *bytes_field, const void *memory, size_t bytes,
-                                                          tegroup_error *error) {
-    TEGROUP_IMPL_RULE(layout->total_bytes == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+/* A workspace that a plan or a layout says needs `needed` bytes. */
+static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field, const char *bytes_field,
+                                                          const void *memory, size_t bytes, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(needed == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field,
-                      "must be at least the layout's total_bytes", layout->total_bytes, bytes);
+    TEGROUP_IMPL_RULE(bytes >= needed, ERROR_WORKSPACE, bytes_field, "must be at least what the plan or layout says",
+                      needed, bytes);
     return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
+                                                                  tegroup_error *error) {
+    return tegroup_impl_check_workspace(needed, "options.workspace", "options.workspace_bytes", options->workspace,
+                                        options->workspace_bytes, error);
 }
 
 enum { /* items of a snapshot */
@@ -1894,54 +1994,19 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {
-    static const char *const names[TEGROUP_SETUP_COUNT] = {"A pointers",
-                                                           "B pointers",
-                                                           "C pointers",
-                                                           "D pointers",
-                                                           "alpha pointers",
-                                                           "beta pointers",
-                                                           "A scale pointers",
-                                                           "B scale pointers",
-                                                           "A rows",
-                                                           "A columns",
-                                                           "A leading dimensions",
-                                                           "B rows",
-                                                           "B columns",
-                                                           "B leading dimensions",
-                                                           "C leading dimensions",
-                                                           "D rows",
-                                                           "D columns",
-                                                           "D leading dimensions",
-                                                           "alpha",
-                                                           "beta"};
-    int32_t i;
-    tegroup_impl_layout_begin(layout);
-    for (i = 0; i < TEGROUP_SETUP_COUNT; i++)
-        tegroup_impl_layout_add(layout, names[i], (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4) * (int64_t)groups);
-}
+/* ==== [25] Checks of tensors and matrices ==== */
 
-TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
-                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
-    tegroup_impl_setup_layout(groups, layout);
-    return TEGROUP_OK;
-}
-
-/* ==== [24] Checks of tensors and matrices ==== */
-
-/* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
+/* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_A,
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
     TEGROUP_IMPL_BIAS,
-    TEGROUP_IMPL_TENSOR /* of an operation that has one */
+    TEGROUP_IMPL_OPERANDS
 } tegroup_impl_operand;
 
-/* Their paths in a tensor called `name`, as one literal each. */
+/* The members of a tensor called `name` that rules are about, by their paths. */
 /* clang-format off */
 #define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
     X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
@@ -1959,17 +2024,44 @@ typedef enum tegroup_impl_member {
 } tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
+/* What errors call a tensor, in the words of the call that the caller made: a product's a is a layer's input. */
+typedef struct tegroup_impl_name {
+    const char *name;
+    const char *members[TEGROUP_IMPL_MEMBER_COUNT];
+    /* rules about another tensor that name this one */
+    const char *apart, *groups, *rows, *cols, *dtype, *ragged;
+} tegroup_impl_name;
+
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
+#define TEGROUP_IMPL_NAME(name)                                                                                        \
+    {                                                                                                                  \
+        name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
+            "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
+            "must equal " name ".dtype (FP8: either kind)", "must be set just when that of " name " is"                \
+    }
+
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \
     { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name) }
 
-static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
-    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
-        TEGROUP_IMPL_PATHS("a"), TEGROUP_IMPL_PATHS("b"),    TEGROUP_IMPL_PATHS("c"),
-        TEGROUP_IMPL_PATHS("d"), TEGROUP_IMPL_PATHS("bias"), TEGROUP_IMPL_PATHS("tensor")};
-    return paths[operand][member];
+/* Every function that has rules of one tensor is given its `name`. */
+#define TEGROUP_IMPL_PATH(member) (name->members[TEGROUP_IMPL_MEMBER_##member])
+
+/* The names of a product's operands, and of its tail. */
+typedef struct tegroup_impl_names {
+    const tegroup_impl_name *operand[TEGROUP_IMPL_OPERANDS];
+    const char *tail;
+} tegroup_impl_names;
+#define TEGROUP_IMPL_OPERAND_PATH(which, member)                                                                       \
+    (names->operand[TEGROUP_IMPL_##which]->members[TEGROUP_IMPL_MEMBER_##member])
+
+/* In the words of tegroup_gemm. */
+static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
+    static const tegroup_impl_name named[TEGROUP_IMPL_OPERANDS] = {TEGROUP_IMPL_NAME("a"), TEGROUP_IMPL_NAME("b"),
+                                                                   TEGROUP_IMPL_NAME("c"), TEGROUP_IMPL_NAME("d"),
+                                                                   TEGROUP_IMPL_NAME("bias")};
+    static const tegroup_impl_names names = {{&named[0], &named[1], &named[2], &named[3], &named[4]}, "tail"};
+    return &names;
 }
-#define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -2012,7 +2104,7 @@ static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const 
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
@@ -2077,6 +2169,15 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a type that it
+ * might have. */
+static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_dtype usual, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set with data", usual,
+                      0);
+    return TEGROUP_OK;
+}
+
 /* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
@@ -2099,7 +2200,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 }
 
 /* A ragged tensor's snapshot: its address, and what a host may read of it. */
-static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                                  tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_ragged(shape)) return TEGROUP_OK;
@@ -2111,7 +2212,7 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                          tegroup_check_level level, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
@@ -2143,7 +2244,7 @@ static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
 }
 
 /* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const size_t element = tegroup_impl_element(t->dtype);
@@ -2166,12 +2267,12 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
 
 /* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
  * caller's that it was prepared for this shape. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
-    return tegroup_impl_check_data(t, operand, error);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
+    return tegroup_impl_check_data(t, name, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
@@ -2184,7 +2285,7 @@ static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape 
 
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
 static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                      tegroup_impl_operand operand, tegroup_error *error) {
+                                                      const tegroup_impl_name *name, tegroup_error *error) {
     if (t->shape.rows == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "must be set with slot_of_row", 1, 0);
@@ -2193,55 +2294,6 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
                       "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
     return TEGROUP_OK;
-}
-
-/* A tensor's data against a plain range. A list's entries are looked at at the deep level. */
-static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
-                                               tegroup_check_level level) {
-    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
-    int64_t extent;
-    int32_t g;
-    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0; /* its shape may be anything */
-    extent = tegroup_impl_extent_bytes(t);
-    if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
-    if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
-    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
-        view = tegroup_snapshot_read(t->shape.snapshot);
-    for (g = 0; g < t->shape.groups; g++) {
-        if (view.rows) { /* exactly what the group has there */
-            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
-            extent = 0;
-            if (view.rows[g] > 0 && cols > 0)
-                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
-        }
-        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
-    }
-    return 0;
-}
-
-/* Bytes of a tensor's list, which is read wherever its entries live. */
-static inline int64_t tegroup_impl_list_bytes(const tegroup_tensor *t) {
-    return t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(t) ? (int64_t)sizeof(void *) * t->shape.groups : 0;
-}
-
-/* A range that is written against a tensor's data and list. */
-static inline int tegroup_impl_tensor_overwritten(const tegroup_tensor *t, const void *base, int64_t bytes,
-                                                  tegroup_check_level level) {
-    return tegroup_impl_overlaps(t->pointers, tegroup_impl_list_bytes(t), base, bytes)
-           || tegroup_impl_tensor_overlaps(t, base, bytes, level);
-}
-
-/* A tensor that is written against another's data and list, or its own list. Two lists' entries are not compared. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *out, const tegroup_tensor *t,
-                                               tegroup_check_level level) {
-    if (out->dtype == TEGROUP_DTYPE_UNSET || t->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (tegroup_impl_listed(t) && tegroup_impl_tensor_overlaps(out, t->pointers, tegroup_impl_list_bytes(t), level))
-        return 1;
-    if (out == t) return 0;
-    if (!tegroup_impl_listed(t)) return tegroup_impl_tensor_overlaps(out, t->data, tegroup_impl_extent_bytes(t), level);
-    if (!tegroup_impl_listed(out))
-        return tegroup_impl_tensor_overlaps(t, out->data, tegroup_impl_extent_bytes(out), level);
-    return 0;
 }
 
 /* Plain matrices. */
@@ -2312,9 +2364,9 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
 }
 
 /* An output must not share memory with another operand; `rule` names that one. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
-                                                      const tegroup_matrix *other, const char *rule,
-                                                      tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_matrix_apart(const tegroup_matrix *out, const char *field,
+                                                             const tegroup_matrix *other, const char *rule,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
                                              tegroup_impl_matrix_bytes(other)),
                       ERROR_OVERLAP, field, rule, 0, 1);
@@ -2366,8 +2418,8 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
                                                                  const tegroup_matrix *const *others, int32_t count,
                                                                  tegroup_error *error) {
     int32_t i;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
+                                                  workspace_bytes, error));
     for (i = 0; i < count; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
                                                  tegroup_impl_matrix_bytes(others[i])),
@@ -2382,7 +2434,120 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [25] Prepare ==== */
+/* ==== [26] What a call writes lies apart ==== */
+
+/* Memory that a call touches. What it writes may share none with anything else that it touches. */
+typedef struct tegroup_impl_buffer {
+    const tegroup_tensor *tensor; /* NULL: memory that is no tensor's                                     */
+    const void *base, *list;      /* its elements, NULL where they are a list's; that list, which is read */
+    int64_t bytes, list_bytes;
+    const char *field; /* what an error about it names, and how one about another buffer ends: "must not overlap ..." */
+    const char *apart;
+    int32_t writes;
+    int32_t twin;           /* buffer that it may be, wholly: an operation in place; -1 = none         */
+    const char *twin_apart; /* what is said of the twin where it is another; NULL: it is the same      */
+} tegroup_impl_buffer;
+
+/* Plain memory. apart NULL: no other buffer's error names it. */
+static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
+                                                         const char *apart, int writes) {
+    tegroup_impl_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
+    buffer.base = base;
+    buffer.bytes = bytes;
+    buffer.field = field;
+    buffer.apart = apart;
+    buffer.writes = writes;
+    buffer.twin = -1;
+    return buffer;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             int writes) {
+    const int there = t->dtype != TEGROUP_DTYPE_UNSET, listed = there && tegroup_impl_listed(t);
+    tegroup_impl_buffer buffer = tegroup_impl_buffer_of(
+        there && !listed ? t->data : NULL, there && !listed ? tegroup_impl_extent_bytes(t) : 0,
+        listed ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA), name->apart, writes && there);
+    if (!listed) return buffer;
+    buffer.tensor = t;
+    buffer.list = t->pointers;
+    buffer.list_bytes = (int64_t)sizeof(void *) * t->shape.groups;
+    return buffer;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
+    tegroup_layout layout;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
+        return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
+    tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
+    return tegroup_impl_buffer_of(t->shape.snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap a snapshot",
+                                  0);
+}
+
+static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
+    return tegroup_impl_buffer_of(options->workspace, (int64_t)bytes, "options.workspace",
+                                  "must not overlap options.workspace", 1);
+}
+
+/* Does any matrix of a list that the host can walk share memory with a range? */
+static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const void *base, int64_t bytes) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
+    int64_t extent = tegroup_impl_extent_bytes(t);
+    int32_t g;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return 0;
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
+        view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) {
+        if (view.rows) { /* exactly what the group has there */
+            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
+            extent = 0;
+            if (view.rows[g] > 0 && cols > 0)
+                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+        }
+        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    }
+    return 0;
+}
+
+/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with another's. */
+static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
+                                            tegroup_check_level level) {
+    if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
+    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out->tensor, base, bytes);
+}
+
+static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
+                                            tegroup_check_level level) {
+    return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
+           || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
+}
+
+/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own included. Of two that
+ * are written and share elements, the first in the array is named. about: the index of the buffer that the error names; NULL = not
+ * wanted. */
+static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
+                                                      tegroup_check_level level, int32_t *about, tegroup_error *error) {
+    int32_t i, j;
+    for (i = 0; i < count; i++) {
+        const tegroup_impl_buffer *out = &buffers[i];
+        if (!out->writes) continue;
+        if (about) *about = i;
+        for (j = 0; j < count; j++) {
+            const tegroup_impl_buffer *other = &buffers[j];
+            const int twins = out->twin == j || other->twin == i, told = i == j || (j < i && other->writes);
+            const char *twin_apart = out->twin == j ? out->twin_apart : other->twin_apart;
+            if (other->list)
+                TEGROUP_IMPL_RULE(!tegroup_impl_buffer_meets(out, other->list, other->list_bytes, level), ERROR_OVERLAP,
+                                  out->field, other->apart, 0, 1);
+            if (told || (twins && !twin_apart)) continue;
+            TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(out, other, level), ERROR_OVERLAP, out->field,
+                              twins ? twin_apart : other->apart, 0, 1);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* ==== [27] Prepare ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2727,7 +2892,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "snapshot", "snapshot_bytes", desc->snapshot,
                                                   desc->snapshot_bytes, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
@@ -2788,16 +2953,31 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [26] The problem of a GEMM ==== */
+TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_prepare_desc prepare;
+    TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = shape->row_sizes.space;
+    prepare.shape = *shape;
+    prepare.snapshot = snapshot;
+    prepare.snapshot_bytes = snapshot_bytes;
+    TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
+    shape->snapshot = snapshot;
+    return TEGROUP_OK;
+}
+
+/* ==== [28] The problem of a GEMM ==== */
 
 /* Two tensors must agree in how their groups are made. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                     const tegroup_tensor *like, const char *rule_ragged,
-                                                     const char *rule_rows, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     const tegroup_tensor *like, const tegroup_impl_name *like_name,
+                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(ROW_SIZES), rule_ragged, tegroup_impl_ragged(&like->shape),
+                      TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows,
+    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), like_name->rows,
                       like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
@@ -2844,11 +3024,12 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 }
 
 /* Rules of a product's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                        tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
                       TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
+    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, names->tail, "must be a tegroup_tail",
                       TEGROUP_TAIL_POISON, desc->tail);
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
@@ -2859,8 +3040,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
 static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                       tegroup_impl_operand operand, tegroup_op op,
-                                                       tegroup_error *error) {
+                                                       const tegroup_impl_name *name, tegroup_impl_operand operand,
+                                                       tegroup_op op, tegroup_error *error) {
     tegroup_tensor stored;
     TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
@@ -2887,58 +3068,60 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
 
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
-static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups",
-                      a->shape.groups, b->shape.groups);
-    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups",
-                      a->shape.groups, d->shape.groups);
+    const tegroup_impl_name *a_name = names->operand[TEGROUP_IMPL_A], *b_name = names->operand[TEGROUP_IMPL_B];
+    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, GROUPS),
+                      a_name->groups, a->shape.groups, b->shape.groups);
+    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, GROUPS),
+                      a_name->groups, a->shape.groups, d->shape.groups);
     if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is",
-                                                 "must equal a.shape.rows", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, b_name, a, a_name, error));
         if (!tegroup_impl_ragged(&d->shape))
-            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols",
-                              a->shape.cols, d->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, ROWS),
+                              a_name->cols, a->shape.cols, d->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS), b_name->cols,
                           b->shape.cols, d->shape.cols);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is",
-                                             "must equal a.shape.rows", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, names->operand[TEGROUP_IMPL_D], a, a_name, error));
     if (desc->op == TEGROUP_OP_FORWARD) {
-        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols",
+        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, COLS), a_name->cols,
                           a->shape.cols, b->shape.cols);
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows",
-                              b->shape.rows, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS),
+                              b_name->rows, b->shape.rows, d->shape.cols);
     } else {
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols",
-                              a->shape.cols, b->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, ROWS),
+                              a_name->cols, a->shape.cols, b->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS), b_name->cols,
                           b->shape.cols, d->shape.cols);
     }
     return TEGROUP_OK;
 }
 
 /* Rules between data types. */
-static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
-                      "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
-                      TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64",
-                      TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
+                      TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype, b->dtype);
+    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
+                      "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
+                      "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype,
-                          desc->c.dtype);
+        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
+                          "must equal d.dtype", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype",
+        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE),
                           "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
-                          "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                          TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
+                          desc->bias.dtype);
     }
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
@@ -2947,30 +3130,31 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
 }
 
 /* Rules about what goes with what. */
-static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
-                                                 "must equal d.shape.rows", error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_pair(c, names->operand[TEGROUP_IMPL_C], d, names->operand[TEGROUP_IMPL_D], error));
         TEGROUP_IMPL_RULE(tegroup_impl_irregular(&c->shape) == tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
-                          "c.shape.col_sizes.encoding", "and elements must be set just when d's are",
+                          TEGROUP_IMPL_OPERAND_PATH(C, COL_SIZES), "and elements must be set just when d's are",
                           tegroup_impl_irregular(&d->shape), tegroup_impl_irregular(&c->shape));
-        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
-                          "must equal d.shape.groups", d->shape.groups, c->shape.groups);
-        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",
-                          d->shape.cols, c->shape.cols);
+        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(C, GROUPS),
+                          names->operand[TEGROUP_IMPL_D]->groups, d->shape.groups, c->shape.groups);
+        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(C, COLS),
+                          names->operand[TEGROUP_IMPL_D]->cols, d->shape.cols, c->shape.cols);
         TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
                           "does not go with c: it makes d its own c", 0, 1);
     }
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
                       "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail",
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, names->tail,
                       "does not go with op WGRAD: its d has no tail", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail",
-                      "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail",
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
+                      names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
                       "needs bias", 0, desc->row_scale_dtype);
@@ -2979,38 +3163,43 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       desc->row_scale_dtype);
     if (has_bias) {
         int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
-        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, "bias", "does not go with op DGRAD", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding",
-                          "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
-        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups",
-                          "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
-        TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, "bias.shape.rows", "must be 1", 1, bias->shape.rows);
-        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n,
-                          bias->shape.cols);
+        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, names->operand[TEGROUP_IMPL_BIAS]->name,
+                          "does not go with op DGRAD", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION,
+                          TEGROUP_IMPL_OPERAND_PATH(BIAS, ROW_SIZES), "must be unset: one row a group", 0,
+                          bias->shape.row_sizes.encoding);
+        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, GROUPS),
+                          names->operand[TEGROUP_IMPL_D]->groups, d->shape.groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, ROWS), "must be 1", 1,
+                          bias->shape.rows);
+        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, COLS),
+                          "must equal n, the columns of Y", n, bias->shape.cols);
     }
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
-                                                tegroup_error *error) {
-    const tegroup_tensor *operands[5];
+/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_problem *problem, tegroup_error *error) {
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
+    operands[TEGROUP_IMPL_A] = &desc->a;
+    operands[TEGROUP_IMPL_B] = &desc->b;
+    operands[TEGROUP_IMPL_C] = &desc->c;
+    operands[TEGROUP_IMPL_D] = &desc->d;
+    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, desc->op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, desc->op, error));
-    if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
+    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
+        if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
+                                               TEGROUP_IMPL_A, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
+                                               TEGROUP_IMPL_B, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
@@ -3033,35 +3222,39 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldb = tegroup_impl_ld(&desc->b);
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
-    operands[TEGROUP_IMPL_A] = &desc->a;
-    operands[TEGROUP_IMPL_B] = &desc->b;
-    operands[TEGROUP_IMPL_C] = &desc->c;
-    operands[TEGROUP_IMPL_D] = &desc->d;
-    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        problem->pointers_space[i] = t->pointers_space;
+        problem->pointers_space[i] = (uint8_t)t->pointers_space;
         if (i == TEGROUP_IMPL_BIAS) continue;
-        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = t->shape.row_sizes.space;
+        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = (uint8_t)t->shape.row_sizes.space;
         problem->ragged_cols[i] = t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
         problem->has_elements[i] = t->shape.elements > 0;
-        problem->irregular |= tegroup_impl_irregular(&t->shape);
+        problem->irregular = (uint8_t)(problem->irregular | tegroup_impl_irregular(&t->shape));
     }
     /* the side that is uniform in a regular problem */
-    problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->irregular =
+        (uint8_t)(problem->irregular
+                  | tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape));
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
-    problem->alpha_space = desc->alpha.space;
-    problem->beta_space = desc->beta.space;
-    problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;
-    problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
-    problem->accumulate = desc->accumulate;
+    problem->alpha_space = (uint8_t)desc->alpha.space;
+    problem->beta_space = (uint8_t)desc->beta.space;
+    problem->alpha_stride = (uint8_t)(desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0);
+    problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
+    problem->accumulate = (uint8_t)desc->accumulate;
     problem->tail = desc->tail;
     return TEGROUP_OK;
 }
 
-/* ==== [27] Backend and quirk tables ==== */
+TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
+                                                tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
+    return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
+}
+
+/* ==== [29] Backend and quirk tables ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3167,7 +3360,7 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     return 0;
 }
 
-/* ==== [28] Rows ==== */
+/* ==== [30] Rows ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3273,7 +3466,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [29] CPU GEMM kernel ==== */
+/* ==== [31] CPU GEMM kernel ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3559,620 +3752,33 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [30] Explain and plan ==== */
-
-/* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
- * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
-static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
-    static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
-        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
-         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
-        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED,
-         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
-    return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
-}
-
-/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
-#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
-#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
-
-/* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) {
-    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
-#if defined(TEGROUP_NO_F16)
-    built |= TEGROUP_IMPL_WITHOUT_F16;
-#endif
-#if defined(TEGROUP_NO_BACKWARD)
-    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
-    built |= 1u << TEGROUP_BACKEND_SM90;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
-    built |= 1u << TEGROUP_BACKEND_PORTABLE;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
-    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
-#endif
-    return built;
-}
-
-#if defined(TEGROUP_IMPL_CUDA)
-/* The current device as a target; sm stays 0 where there is none. */
-static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
-/* Complete a plan for the current device: tile, kernel, attributes. */
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error);
-/* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
-/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
-#endif
-
-/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
- * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
-#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
-
-/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
-static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
-    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
-    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
-}
-
-/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
-static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
-    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
-}
-
-/* Have groups of this operand each a width of their own and no common leading dimension? */
-static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
-    return !ld && p->ragged_cols[operand];
-}
-
-static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
-                                             const tegroup_problem *p, tegroup_backend backend,
-                                             const tegroup_target *target) {
-    int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
-    if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
-    if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
-    switch (quirk->when) {
-    case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
-    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
-        return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
-               || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
-               || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
-               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
-               || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
-               || tegroup_impl_stride_bytes(&desc->d) % 16;
-    case TEGROUP_QUIRK_MISALIGNED_COLS:
-        return !p->ragged_cols[TEGROUP_IMPL_D] && (p->op == TEGROUP_OP_FORWARD ? p->n : p->k) * d_bits % 128 != 0;
-    case TEGROUP_QUIRK_GROUP_SCALARS:
-        return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
-               || p->beta_space == TEGROUP_SPACE_DEVICE;
-    default: return 1;
-    }
-}
-
-/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that one has. */
-static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                  tegroup_backend backend, const tegroup_target *target,
-                                                  int32_t version) {
-    int32_t count, i;
-    const tegroup_quirk *quirks = tegroup_quirks(&count);
-    tegroup_target then = *target;
-    then.cublaslt_version = version;
-    for (i = 0; i < count; i++) {
-        if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-            || desc->options.ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
-            continue;
-        then.cublaslt_version = quirks[i].cublaslt_below;
-        i = -1; /* another may apply to that one */
-    }
-    return then.cublaslt_version;
-}
-
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
- * here: the target is this machine, so that the handle for it must be there, too. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
-                                         const tegroup_problem *p, const tegroup_target *target, int here,
-                                         tegroup_verdict *v) {
-    int32_t met = 0;
-    int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
-    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
-    int device = p->space == TEGROUP_SPACE_DEVICE, i;
-    uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
-             without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
-#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
-    do {                                                                                                               \
-        if (!(holds)) {                                                                                                \
-            v->status = TEGROUP_##code;                                                                                \
-            v->field = (name);                                                                                         \
-            v->rule = (words);                                                                                         \
-            v->expected = (int64_t)(want);                                                                             \
-            v->got = (int64_t)(came);                                                                                  \
-            return met;                                                                                                \
-        }                                                                                                              \
-        met++;                                                                                                         \
-    } while (0)
-#define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
-    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
-                      rule->backend == TEGROUP_BACKEND_SM90
-                          ? "must hold this backend: nvcc -gencode arch=compute_90a,code=sm_90a"
-                          : "must hold this backend, with code for this GPU",
-                      1, 0);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
-                      "must be where this backend's operands live",
-                      TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm > 0, ERROR_UNSUPPORTED, "target.sm",
-                      "must be that of a GPU; no usable one was found", rule->sm_min, target->sm);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
-                      "is older than the backend needs", rule->sm_min, target->sm);
-    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
-                      "is newer than the backend knows", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
-                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT, "a.dtype",
-                      "must not be F16 in a build with TEGROUP_NO_F16", TEGROUP_DTYPE_BF16, p->a);
-    TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
-                      "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
-                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
-    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
-                      "is older than the backend needs here",
-                      tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
-                      target->cublaslt_version);
-    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
-                      "must be the caller's cublasLtHandle_t", 1, 0);
-    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
-                      "must be F32", TEGROUP_COMPUTE_F32, p->compute);
-    for (i = 0; i < 4; i++) {
-        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
-        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
-                          field, "must be HOST", TEGROUP_SPACE_HOST, p->rows_space[i]);
-        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
-                          field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
-    }
-    for (i = 0; i < 4; i++) {
-        TEGROUP_IMPL_NEED(!p->ragged_cols[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_COL_SIZES),
-                          "must be unset: the backend takes groups of the same columns", TEGROUP_ENCODING_UNSET, 1);
-        TEGROUP_IMPL_NEED(!p->has_elements[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
-                          "must be 0: the backend takes groups of the same columns", 0, 1);
-    }
-    TEGROUP_IMPL_NEED(
-        !p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-        tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B, TEGROUP_IMPL_MEMBER_ROW_SIZES),
-        "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
-    for (i = 0; i < 2; i++)
-        TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
-                          "must be 0: the backend reads rows in their order, from a permuted copy", 0,
-                          i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
-    for (i = 0; i < 5; i++) {
-        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
-        TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
-                          field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
-        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
-                          ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
-                          p->pointers_space[i]);
-        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES),
-                          ERROR_UNSUPPORTED, field, "must be HOST: the list is read there", TEGROUP_SPACE_HOST,
-                          p->pointers_space[i]);
-    }
-    TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
-                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
-    TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
-                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
-    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
-                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
-                      p->alpha_space);
-    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
-                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
-                      p->beta_space);
-    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space != TEGROUP_SPACE_HOST || p->beta_space != TEGROUP_SPACE_DEVICE,
-                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group where beta's is",
-                      TEGROUP_SPACE_DEVICE, p->alpha_space);
-    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space != TEGROUP_SPACE_HOST || p->alpha_space != TEGROUP_SPACE_DEVICE,
-                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group where alpha's is",
-                      TEGROUP_SPACE_DEVICE, p->beta_space);
-    TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
-                      "must be 0", 0, p->alpha_stride);
-    TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
-                      0, p->beta_stride);
-    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
-                      "must be absent", 0, p->bias);
-    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
-                      TEGROUP_TAIL_KEEP, p->tail);
-    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "options.sm_limit",
-                      "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
-    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data, ERROR_UNSUPPORTED,
-                      "options.data_alignment_bytes", "must be 0 or at least what the backend needs", data,
-                      desc->options.data_alignment_bytes);
-    TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
-                          || desc->options.data_alignment_bytes >= data,
-                      ERROR_UNSUPPORTED, "options.data_alignment_bytes",
-                      "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
-                      desc->options.data_alignment_bytes);
-    for (i = 0; unit && i < 4; i++) {
-        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
-        const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
-        const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
-        const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
-                      stride = tegroup_impl_stride_bytes(t);
-        TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
-        TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
-                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, stride);
-        TEGROUP_IMPL_NEED(stride <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
-                          "must be at most so many bytes, for TMA", TEGROUP_IMPL_TMA_STRIDE_BYTES, stride);
-    }
-#undef TEGROUP_IMPL_HAS
-#undef TEGROUP_IMPL_NEED
-    return INT32_MAX;
-}
-
-/* What a backend that could run the problem would need. The one layout of a GEMM workspace. */
-static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                            tegroup_backend backend, const tegroup_target *target, int32_t threads,
-                                            tegroup_layout *layout) {
-    int64_t cublas = !desc->options.cublas_workspace_bytes                        ? INT64_C(32) << 20
-                     : desc->options.cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
-                                                                          : (int64_t)desc->options.cublas_workspace_bytes;
-    int32_t i, count, separate = 0;
-    const tegroup_quirk *quirks = tegroup_quirks(&count);
-    tegroup_impl_layout_begin(layout);
-    switch (backend) {
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED:
-        tegroup_impl_setup_layout(p->groups, layout);
-        for (i = 0; i < count; i++)
-            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
-                        && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
-                        && !(desc->options.ignore_quirks >> i & 1u);
-        tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
-        if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
-        if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
-        break;
-    case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(
-            layout, "cuBLASLt, one part a stream",
-            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->options.stream_count)));
-        if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
-            tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
-            tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
-        }
-        break;
-    case TEGROUP_BACKEND_CPU:
-        tegroup_impl_layout_add(layout, "panels of each thread",
-                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
-        break;
-    default: break;
-    }
-}
-
-static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
-
-/* One backend's verdict: the table row that comes furthest, then the quirks. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                        tegroup_backend backend, const tegroup_target *target, int here,
-                                        int32_t threads, tegroup_verdict *verdict) {
-    int32_t count, i, best = -1;
-    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
-    const tegroup_quirk *quirks;
-    tegroup_layout layout;
-    memset(verdict, 0, sizeof *verdict);
-    for (i = 0; i < count && best < INT32_MAX; i++) {
-        tegroup_verdict v;
-        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
-        if (rules[i].backend != backend) continue;
-        memset(&v, 0, sizeof v);
-        met = tegroup_impl_judge(&rules[i], desc, p, target, here, &v);
-        closer = met == best
-                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
-        if (met > best || closer) {
-            best = met;
-            *verdict = v;
-        }
-    }
-    verdict->backend = backend;
-    verdict->quirk = -1;
-    if (verdict->status != TEGROUP_OK) return;
-    quirks = tegroup_quirks(&count);
-    for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
-            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
-            verdict->status = TEGROUP_ERROR_UNSUPPORTED;
-            verdict->field = "target.cublaslt_version";
-            verdict->rule = quirks[i].text;
-            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-                                    ? 0
-                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
-            verdict->got = target->cublaslt_version;
-            verdict->quirk = i;
-            return;
-        }
-    tegroup_impl_gemm_layout(desc, p, backend, target, threads, &layout);
-    if (tegroup_impl_layout_overflowed(&layout)) {
-        verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = "options.cublas_workspace_bytes";
-        verdict->rule = "must leave the workspace addressable";
-        verdict->expected = tegroup_impl_max_bytes();
-        verdict->got = INT64_MAX;
-        return;
-    }
-    verdict->workspace_bytes = layout.total_bytes;
-}
-
-static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                      "must be the size of the struct", sizeof *given, given->struct_size);
-    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
-                      given->cublaslt_version);
-    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
-    return TEGROUP_OK;
-}
-
-/* The target that a plan is made for: the caller's, or this machine. */
-static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
-                                                 tegroup_target *target, tegroup_error *error) {
-    (void)desc;
-    memset(target, 0, sizeof *target);
-    if (given) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
-        *target = *given;
-        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
-    }
-#if defined(TEGROUP_IMPL_CUDA)
-    else {
-        if (tegroup_impl_cuda_target(target) >= 0)
-            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
-        target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
-    }
-#endif
-    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
-    return TEGROUP_OK;
-}
-
-static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
-    int32_t limit = desc->options.threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
-                                                             : desc->options.threads + target->threads;
-    return target->threads > 0 ? limit : tegroup_impl_threads(limit);
-}
-
-/* FNV-1a. */
-#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
-static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
-    size_t i;
-    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
-    return hash;
-}
-
-/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
-static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
-    int64_t parts[10];
-    parts[0] = backend;
-    parts[1] = p->op;
-    parts[2] = p->compute;
-    parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
-    parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
-    parts[5] = p->a;
-    parts[6] = p->b;
-    parts[7] = p->d;
-    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = sm;
-    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
-}
-
-/* A plan for one backend. here: the target is this machine. */
-static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
-                                                   tegroup_backend backend, const tegroup_target *target, int here,
-                                                   tegroup_plan *made, tegroup_error *error) {
-    (void)error;
-    memset(made, 0, sizeof *made);
-    made->struct_size = sizeof *made;
-    made->magic = TEGROUP_PLAN_MAGIC;
-    made->backend = backend;
-    made->problem = *problem;
-    made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
-    made->device = -1;
-    made->cublaslt_version = target->cublaslt_version;
-    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
-    made->threads = tegroup_impl_plan_threads(desc, target);
-    made->sm_limit = desc->options.sm_limit;
-    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
-    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
-    tegroup_impl_gemm_layout(desc, problem, backend, target, made->threads, &made->workspace);
-#if defined(TEGROUP_IMPL_CUDA)
-    if (backend != TEGROUP_BACKEND_CPU && !made->hypothetical)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, made, error));
-#endif
-    return TEGROUP_OK;
-}
-
-/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
-static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
-                                                 tegroup_plan *made, tegroup_error *error) {
-    const int here = target == NULL;
-    tegroup_problem problem;
-    tegroup_target resolved;
-    int32_t i;
-    memset(made, 0, sizeof *made);
-    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
-    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-        tegroup_verdict *v = &verdicts[i];
-        tegroup_plan plan;
-        tegroup_error why;
-        tegroup_status status;
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(&problem, i), &resolved, here,
-                             tegroup_impl_plan_threads(desc, &resolved), v);
-        if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
-            || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
-            continue;
-        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-        status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
-        v->chosen = status == TEGROUP_OK;
-        if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */ v->status = status;
-            v->native = why.native;
-            v->field = why.field;
-            v->rule = why.rule;
-            v->expected = why.expected;
-            v->got = why.got;
-            v->workspace_bytes = 0;
-        }
-    }
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
-    tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
-    tegroup_plan plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, said, &plan, error));
-    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
-    memcpy(verdicts, said, sizeof said);
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                             tegroup_plan *plan, tegroup_error *error) {
-    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
-    const tegroup_verdict *refused = NULL;
-    tegroup_plan made;
-    int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, verdicts, &made, error));
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    if (made.backend == TEGROUP_BACKEND_AUTO) {
-        for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
-            int asked = desc->options.backend == TEGROUP_BACKEND_AUTO
-                            ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
-                            : verdicts[i].backend == desc->options.backend;
-            if (asked && (!refused || (verdicts[i].native && !refused->native)))
-                refused = &verdicts[i]; /* a failure first */
-        }
-        (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
-        if (error) error->native = refused->native;
-        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
-        return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
-    }
-    *plan = made;
-    return TEGROUP_OK;
-}
-
-/* ==== [31] The product of one group ==== */
-
-/* One operand's place in one group. rows is -1 for a skipped group. */
-typedef struct tegroup_impl_block {
-    char *base;
-    int64_t first; /* element of base where the group begins, unless its rows are gathered */
-    int64_t rows, cols, ld;
-    int64_t row0; /* number of its first row among all rows */
-} tegroup_impl_block;
-
-/* An operand of uniform shape has a view of NULLs. */
-TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                       int32_t g) {
-    const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
-    tegroup_impl_block block;
-    block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
-    block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (ragged) {
-        block.rows = view->rows[g];
-        block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
-    } else {
-        block.rows = shape->rows;
-        block.row0 = g * shape->rows;
-        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
-    }
-    return block;
-}
-
-/* The row of its data that row r of a gathered operand is; -1: of zeros. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
-    const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
-    return row >= 0 && row < gather->rows ? row : -1;
-}
-
-/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
-    int64_t row;
-    if (gather->rows == 0) return block->first + r * block->ld;
-    row = tegroup_impl_gathered(gather, block->row0 + r);
-    return row < 0 ? -1 : row * block->ld;
-}
-
-/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
-typedef struct tegroup_impl_product {
-    int64_t m, n, k;
-    tegroup_impl_block a, b, c, d, bias;
-    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
-    double alpha, beta;
-    int32_t skip;      /* the sizes say that this group is not to be touched */
-    int32_t untouched; /* D is its own C, and nothing is added to it         */
-} tegroup_impl_product;
-
-TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
-    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
-    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
-                                 s->stride ? g : 0);
-}
-
-/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
- * because their snapshots do, meet in the smaller one. */
-TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
-                                                             const tegroup_snapshot_view views[4], int32_t g,
-                                                             double alpha, double beta) {
-    tegroup_impl_product p;
-    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
-    memset(&p, 0, sizeof p);
-    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
-    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
-    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
-    if (c->dtype != TEGROUP_DTYPE_UNSET)
-        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
-    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
-    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
-    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
-    if (desc->op == TEGROUP_OP_WGRAD) {
-        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
-        p.a_line = 1;
-        p.a_k = p.a.ld;
-        p.b_line = 1;
-        p.b_k = p.b.ld;
-    } else {
-        int forward = desc->op == TEGROUP_OP_FORWARD;
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = forward ? p.b.ld : 1;
-        p.b_k = forward ? 1 : p.b.ld;
-    }
-    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
-        p.m = tegroup_impl_min(p.m, p.c.rows);
-        p.n = tegroup_impl_min(p.n, p.c.cols);
-    }
-    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
-                  && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
-    return p;
-}
-
 /* ==== [32] Set-up of a grouped cuBLASLt matmul ==== */
+
+/* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
+ * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
+typedef enum tegroup_impl_setup_item {
+    TEGROUP_IMPL_SETUP_A,
+    TEGROUP_IMPL_SETUP_B,
+    TEGROUP_IMPL_SETUP_C,
+    TEGROUP_IMPL_SETUP_D, /* addresses of the matrices            */
+    TEGROUP_IMPL_SETUP_ALPHA,
+    TEGROUP_IMPL_SETUP_BETA, /* addresses of each group's scalar     */
+    TEGROUP_IMPL_SETUP_A_SCALE,
+    TEGROUP_IMPL_SETUP_B_SCALE, /* addresses of each group's scales     */
+    TEGROUP_IMPL_SETUP_A_ROWS,
+    TEGROUP_IMPL_SETUP_A_COLS,
+    TEGROUP_IMPL_SETUP_A_LD, /* int64, column-major as cuBLASLt counts */
+    TEGROUP_IMPL_SETUP_B_ROWS,
+    TEGROUP_IMPL_SETUP_B_COLS,
+    TEGROUP_IMPL_SETUP_B_LD,
+    TEGROUP_IMPL_SETUP_C_LD,
+    TEGROUP_IMPL_SETUP_D_ROWS,
+    TEGROUP_IMPL_SETUP_D_COLS,
+    TEGROUP_IMPL_SETUP_D_LD, /* C has D's rows and columns            */
+    TEGROUP_IMPL_SETUP_ALPHA_VALUE,
+    TEGROUP_IMPL_SETUP_BETA_VALUE, /* float: the scalars themselves         */
+    TEGROUP_IMPL_SETUP_COUNT
+} tegroup_impl_setup_item;
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -4192,29 +3798,34 @@ typedef struct tegroup_impl_result {
 } tegroup_impl_result;
 
 typedef struct tegroup_impl_setup {
-    int64_t entry[TEGROUP_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
+    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
     float alpha, beta;
     tegroup_impl_alone alone;
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where the items of the set-up workspace lie: those of 8 bytes in equal distances, then the two of floats. */
+/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
-    uint32_t pitch, last; /* bytes: from one item to the next, and to the last */
+    uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
 } tegroup_impl_setup_items;
 
-static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(const tegroup_layout *layout, void *base) {
-    const tegroup_layout_item *all = layout->items;
+static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
     tegroup_impl_setup_items items;
-    items.base = (char *)tegroup_impl_layout_at(layout, 0, base);
-    items.pitch = (uint32_t)(all[1].offset_bytes - all[0].offset_bytes);
-    items.last = (uint32_t)(all[TEGROUP_SETUP_COUNT - 1].offset_bytes - all[0].offset_bytes);
+    items.base = (char *)base;
+    items.pitch = (uint32_t)tegroup_impl_align(8 * (int64_t)groups, TEGROUP_ALIGNMENT);
+    items.last = TEGROUP_IMPL_SETUP_ALPHA_VALUE * items.pitch
+                 + (uint32_t)tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
     return items;
 }
 
+static inline int64_t tegroup_impl_setup_bytes(int32_t groups) {
+    return (int64_t)tegroup_impl_setup_items_of(groups, NULL).last
+           + tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
+}
+
 TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *items, int32_t item) {
-    return items->base + (item < TEGROUP_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
+    return items->base + (item < TEGROUP_IMPL_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
 }
 
 /* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
@@ -4410,7 +4021,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     narrow = (n * call->d_bytes & call->ends) != 0;
     if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
     if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d) {
-        const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_A);
+        const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
             /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
@@ -4426,40 +4037,684 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         at_c = tegroup_impl_setup_safe(at_c, call->starts, spare);
         at_d = tegroup_impl_setup_safe(at_d, call->starts, spare);
     }
-    s->entry[TEGROUP_SETUP_A] = at_b;
-    s->entry[TEGROUP_SETUP_B] = at_a;
-    s->entry[TEGROUP_SETUP_C] = at_c;
-    s->entry[TEGROUP_SETUP_D] = at_d;
-    s->entry[TEGROUP_SETUP_ALPHA] =
-        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_BETA] =
-        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_BETA_VALUE) + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_A_SCALE] = s->entry[TEGROUP_SETUP_B_SCALE] = 0;
-    s->entry[TEGROUP_SETUP_A_ROWS] = forward ? k : n;
-    s->entry[TEGROUP_SETUP_A_COLS] = forward ? n : k;
-    s->entry[TEGROUP_SETUP_B_ROWS] = wgrad ? m : k;
-    s->entry[TEGROUP_SETUP_B_COLS] = wgrad ? k : m;
-    s->entry[TEGROUP_SETUP_D_ROWS] = n;
-    s->entry[TEGROUP_SETUP_D_COLS] = m;
-    s->entry[TEGROUP_SETUP_A_LD] = b.ld;
-    s->entry[TEGROUP_SETUP_B_LD] = a.ld;
-    s->entry[TEGROUP_SETUP_C_LD] = c.ld;
-    s->entry[TEGROUP_SETUP_D_LD] = d.ld;
+    s->entry[TEGROUP_IMPL_SETUP_A] = at_b;
+    s->entry[TEGROUP_IMPL_SETUP_B] = at_a;
+    s->entry[TEGROUP_IMPL_SETUP_C] = at_c;
+    s->entry[TEGROUP_IMPL_SETUP_D] = at_d;
+    s->entry[TEGROUP_IMPL_SETUP_ALPHA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_IMPL_SETUP_BETA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_BETA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_IMPL_SETUP_A_SCALE] = s->entry[TEGROUP_IMPL_SETUP_B_SCALE] = 0;
+    s->entry[TEGROUP_IMPL_SETUP_A_ROWS] = forward ? k : n;
+    s->entry[TEGROUP_IMPL_SETUP_A_COLS] = forward ? n : k;
+    s->entry[TEGROUP_IMPL_SETUP_B_ROWS] = wgrad ? m : k;
+    s->entry[TEGROUP_IMPL_SETUP_B_COLS] = wgrad ? k : m;
+    s->entry[TEGROUP_IMPL_SETUP_D_ROWS] = n;
+    s->entry[TEGROUP_IMPL_SETUP_D_COLS] = m;
+    s->entry[TEGROUP_IMPL_SETUP_A_LD] = b.ld;
+    s->entry[TEGROUP_IMPL_SETUP_B_LD] = a.ld;
+    s->entry[TEGROUP_IMPL_SETUP_C_LD] = c.ld;
+    s->entry[TEGROUP_IMPL_SETUP_D_LD] = d.ld;
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const tegroup_impl_setup_items *items,
                                               int32_t g) {
-    char *at = tegroup_impl_setup_at(items, TEGROUP_SETUP_A) + 8 * (int64_t)g;
+    char *at = tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_A) + 8 * (int64_t)g;
     int32_t i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (i = 0; i < TEGROUP_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
-    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_ALPHA_VALUE))[g] = s->alpha;
-    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_BETA_VALUE))[g] = s->beta;
+    for (i = 0; i < TEGROUP_IMPL_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_ALPHA_VALUE))[g] = s->alpha;
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [33] CPU GEMM ==== */
+/* ==== [33] Explain and plan ==== */
+
+/* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
+ * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
+static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, int32_t i) {
+    static const tegroup_backend order[2][TEGROUP_BACKEND_COUNT - 1] = {
+        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_CUBLASLT_GROUPED, TEGROUP_BACKEND_PORTABLE,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU},
+        {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED,
+         TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
+    return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
+}
+
+/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
+#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+
+/* What this build holds. */
+static inline uint32_t tegroup_impl_built(void) {
+    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
+#if defined(TEGROUP_NO_F16)
+    built |= TEGROUP_IMPL_WITHOUT_F16;
+#endif
+#if defined(TEGROUP_NO_BACKWARD)
+    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
+#endif
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
+    built |= 1u << TEGROUP_BACKEND_SM90;
+#endif
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
+    built |= 1u << TEGROUP_BACKEND_PORTABLE;
+#endif
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
+    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
+#endif
+    return built;
+}
+
+#if defined(TEGROUP_IMPL_CUDA)
+/* The current device as a target; sm stays 0 where there is none. */
+static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+/* Complete a plan for the current device: tile, kernel, attributes. */
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error);
+/* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
+static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
+/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
+#endif
+
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
+ * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
+
+/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
+static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
+    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
+static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
+}
+
+/* Have groups of this operand each a width of their own and no common leading dimension? */
+static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
+    return !ld && p->ragged_cols[operand];
+}
+
+static inline int tegroup_impl_quirk_applies(const tegroup_quirk *quirk, const tegroup_gemm_desc *desc,
+                                             const tegroup_problem *p, tegroup_backend backend,
+                                             const tegroup_target *target) {
+    int64_t a_bits = tegroup_impl_bits(p->a), d_bits = tegroup_impl_bits(p->d);
+    if (quirk->backend != backend || target->sm < quirk->sm_min || target->sm > quirk->sm_max) return 0;
+    if (target->cublaslt_version < quirk->cublaslt_from || target->cublaslt_version >= quirk->cublaslt_below) return 0;
+    switch (quirk->when) {
+    case TEGROUP_QUIRK_WGRAD: return p->op == TEGROUP_OP_WGRAD;
+    case TEGROUP_QUIRK_MISALIGNED_LD: /* packed groups have any leading dimension */
+        return tegroup_impl_packed(p, TEGROUP_IMPL_A, p->lda) || tegroup_impl_packed(p, TEGROUP_IMPL_B, p->ldb)
+               || tegroup_impl_packed(p, TEGROUP_IMPL_C, p->ldc) || tegroup_impl_packed(p, TEGROUP_IMPL_D, p->ldd)
+               || p->lda * a_bits % 128 || p->ldb * tegroup_impl_bits(p->b) % 128 || p->ldc * d_bits % 128
+               || p->ldd * d_bits % 128 || tegroup_impl_stride_bytes(&desc->a) % 16
+               || tegroup_impl_stride_bytes(&desc->b) % 16 || tegroup_impl_stride_bytes(&desc->c) % 16
+               || tegroup_impl_stride_bytes(&desc->d) % 16;
+    case TEGROUP_QUIRK_MISALIGNED_COLS:
+        return !p->ragged_cols[TEGROUP_IMPL_D] && (p->op == TEGROUP_OP_FORWARD ? p->n : p->k) * d_bits % 128 != 0;
+    case TEGROUP_QUIRK_GROUP_SCALARS:
+        return p->alpha_stride || p->beta_stride || p->alpha_space == TEGROUP_SPACE_DEVICE
+               || p->beta_space == TEGROUP_SPACE_DEVICE;
+    default: return 1;
+    }
+}
+
+/* The first cuBLASLt version from `version` on that has mended every fault that the problem is refused for and that one has. */
+static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                  tegroup_backend backend, const tegroup_target *target,
+                                                  int32_t version) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    tegroup_target then = *target;
+    then.cublaslt_version = version;
+    for (i = 0; i < count; i++) {
+        if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+            || desc->options.ignore_quirks >> i & 1u
+            || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
+            continue;
+        then.cublaslt_version = quirks[i].cublaslt_below;
+        i = -1; /* another may apply to that one */
+    }
+    return then.cublaslt_version;
+}
+
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
+ * here: the target is this machine, so that the handle for it must be there, too. */
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                         const tegroup_impl_names *names, const tegroup_problem *p,
+                                         const tegroup_target *target, int here, tegroup_verdict *v) {
+    int32_t met = 0;
+    int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
+    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
+    int device = p->space == TEGROUP_SPACE_DEVICE, i;
+    uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
+             without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
+#define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
+    do {                                                                                                               \
+        if (!(holds)) {                                                                                                \
+            v->status = TEGROUP_##code;                                                                                \
+            v->field = (name);                                                                                         \
+            v->rule = (words);                                                                                         \
+            v->expected = (int64_t)(want);                                                                             \
+            v->got = (int64_t)(came);                                                                                  \
+            return met;                                                                                                \
+        }                                                                                                              \
+        met++;                                                                                                         \
+    } while (0)
+#define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
+    TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
+                      rule->backend == TEGROUP_BACKEND_SM90
+                          ? "must hold this backend: nvcc -gencode arch=compute_90a,code=sm_90a"
+                          : "must hold this backend, with code for this GPU",
+                      1, 0);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) != device, ERROR_UNSUPPORTED, "space",
+                      "must be where this backend's operands live",
+                      TEGROUP_IMPL_HAS(HOST_MEMORY) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE, p->space);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm > 0, ERROR_UNSUPPORTED, "target.sm",
+                      "must be that of a GPU; no usable one was found", rule->sm_min, target->sm);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm >= rule->sm_min, ERROR_UNSUPPORTED, "target.sm",
+                      "is older than the backend needs", rule->sm_min, target->sm);
+    TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
+                      "is newer than the backend knows", rule->sm_max, target->sm);
+    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
+                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
+                      TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
+                      TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
+                      "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, SCALING),
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
+                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
+    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
+                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
+    TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
+                      "is older than the backend needs here",
+                      tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
+                      target->cublaslt_version);
+    TEGROUP_IMPL_NEED(!here || !rule->cublaslt_min || desc->options.cublaslt, ERROR_UNSUPPORTED, "options.cublaslt",
+                      "must be the caller's cublasLtHandle_t", 1, 0);
+    TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
+                      "must be F32", TEGROUP_COMPUTE_F32, p->compute);
+    for (i = 0; i < 4; i++) {
+        const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_SIZES_SPACE];
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be HOST", TEGROUP_SPACE_HOST, p->rows_space[i]);
+        TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
+                          field, "must be DEVICE", TEGROUP_SPACE_DEVICE, p->rows_space[i]);
+    }
+    for (i = 0; i < 4; i++) {
+        TEGROUP_IMPL_NEED(!p->ragged_cols[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_COL_SIZES],
+                          "must be unset: the backend takes groups of the same columns", TEGROUP_ENCODING_UNSET, 1);
+        TEGROUP_IMPL_NEED(!p->has_elements[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_ELEMENTS],
+                          "must be 0: the backend takes groups of the same columns", 0, 1);
+    }
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                      names->operand[p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B]
+                          ->members[TEGROUP_IMPL_MEMBER_ROW_SIZES],
+                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    for (i = 0; i < 2; i++)
+        TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS],
+                          "must be 0: the backend reads rows in their order, from a permuted copy", 0,
+                          i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
+    for (i = 0; i < 5; i++) {
+        const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE];
+        TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
+                          field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be DEVICE: its kernels read the list", TEGROUP_SPACE_DEVICE,
+                          p->pointers_space[i]);
+        TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                          ERROR_UNSUPPORTED, field, "must be HOST: the list is read there", TEGROUP_SPACE_HOST,
+                          p->pointers_space[i]);
+    }
+    TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
+    TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
+                      "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space == TEGROUP_SPACE_DEVICE || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group", TEGROUP_SPACE_DEVICE,
+                      p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || p->alpha_space != TEGROUP_SPACE_HOST || p->beta_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "alpha.space", "must be DEVICE for one a group where beta's is",
+                      TEGROUP_SPACE_DEVICE, p->alpha_space);
+    TEGROUP_IMPL_NEED(!p->beta_stride || p->beta_space != TEGROUP_SPACE_HOST || p->alpha_space != TEGROUP_SPACE_DEVICE,
+                      ERROR_UNSUPPORTED, "beta.space", "must be DEVICE for one a group where alpha's is",
+                      TEGROUP_SPACE_DEVICE, p->beta_space);
+    TEGROUP_IMPL_NEED(!p->alpha_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "alpha.stride",
+                      "must be 0", 0, p->alpha_stride);
+    TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
+                      0, p->beta_stride);
+    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED,
+                      names->operand[TEGROUP_IMPL_BIAS]->name, "must be absent", 0, p->bias);
+    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, names->tail,
+                      "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED,
+                      "options.sm_limit", "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
+    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "options.data_alignment_bytes", "must be 0 or at least what the backend needs",
+                      data, desc->options.data_alignment_bytes);
+    TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
+                          || desc->options.data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "options.data_alignment_bytes",
+                      "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
+                      desc->options.data_alignment_bytes);
+    for (i = 0; unit && i < 4; i++) {
+        const tegroup_impl_name *name = names->operand[i];
+        const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
+        const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
+        const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
+                      stride = tegroup_impl_stride_bytes(t);
+        TEGROUP_IMPL_NEED(bits % unit == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(LD),
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, bits / 8);
+        TEGROUP_IMPL_NEED(stride % rule->ld_alignment_bytes == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                          "must be a multiple of so many bytes", rule->ld_alignment_bytes, stride);
+        TEGROUP_IMPL_NEED(stride <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
+                          "must be at most so many bytes, for TMA", TEGROUP_IMPL_TMA_STRIDE_BYTES, stride);
+    }
+#undef TEGROUP_IMPL_HAS
+#undef TEGROUP_IMPL_NEED
+    return INT32_MAX;
+}
+
+/* What a plan's workspace is made of: the one layout that size, check and carving follow. */
+static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cublas =
+        plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
+    tegroup_impl_layout_begin(layout);
+    switch (plan->backend) {
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED:
+        tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
+                                tegroup_impl_setup_bytes(p->groups));
+        tegroup_impl_layout_add(layout, plan->cublas_parts > 1 ? "cuBLASLt, forward" : "cuBLASLt", cublas);
+        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
+        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
+        break;
+    case TEGROUP_BACKEND_CUBLASLT_LOOP:
+        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
+                                tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), plan->cublas_parts));
+        if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+            tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+            tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
+        }
+        break;
+    case TEGROUP_BACKEND_CPU:
+        tegroup_impl_layout_add(layout, "panels of each thread",
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), plan->threads));
+        break;
+    default: break;
+    }
+}
+
+/* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
+static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                tegroup_backend backend, const tegroup_target *target) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP)
+        return desc->options.stream_count > 0 ? desc->options.stream_count : 1;
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_SEPARATE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target))
+            return 3;
+    return 1;
+}
+
+static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
+                      "must be the size of the struct", sizeof *given, given->struct_size);
+    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
+    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      given->cublaslt_version);
+    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+    return TEGROUP_OK;
+}
+
+/* The target that a plan is made for: the caller's, or this machine. */
+static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                 tegroup_target *target, tegroup_error *error) {
+    (void)desc;
+    memset(target, 0, sizeof *target);
+    if (given) {
+        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
+        *target = *given;
+        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
+    }
+#if defined(TEGROUP_IMPL_CUDA)
+    else {
+        if (tegroup_impl_cuda_target(target) >= 0)
+            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
+        target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
+    }
+#endif
+    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
+    return TEGROUP_OK;
+}
+
+static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
+    int32_t limit = desc->options.threads > 0 && target->threads > 0
+                        ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
+                        : desc->options.threads + target->threads;
+    return target->threads > 0 ? limit : tegroup_impl_threads(limit);
+}
+
+/* FNV-1a. */
+#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
+static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
+static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
+    int64_t parts[10];
+    parts[0] = backend;
+    parts[1] = p->op;
+    parts[2] = p->compute;
+    parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
+    parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
+    parts[5] = p->a;
+    parts[6] = p->b;
+    parts[7] = p->d;
+    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
+    parts[9] = sm;
+    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
+}
+
+/* A plan for one backend as far as the host knows it. here: the target is this machine. */
+static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                           tegroup_backend backend, const tegroup_target *target, int here,
+                                           tegroup_plan *made) {
+    tegroup_layout layout;
+    memset(made, 0, sizeof *made);
+    made->struct_size = sizeof *made;
+    made->magic = TEGROUP_PLAN_MAGIC;
+    made->backend = backend;
+    made->problem = *problem;
+    made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
+    made->device = -1;
+    made->cublaslt_version = target->cublaslt_version;
+    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
+    made->threads = tegroup_impl_plan_threads(desc, target);
+    made->sm_limit = desc->options.sm_limit;
+    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP) {
+        made->cublas_workspace_bytes =
+            desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
+        made->cublas_parts = tegroup_impl_cublas_parts(desc, problem, backend, target);
+    }
+    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
+    tegroup_impl_plan_layout(made, &layout);
+    made->workspace_bytes = layout.total_bytes;
+}
+
+static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+
+/* One backend's verdict: the table row that comes furthest, then the quirks. */
+static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                        const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
+                                        int here, tegroup_verdict *verdict) {
+    int32_t count, i, best = -1;
+    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
+    const tegroup_quirk *quirks;
+    tegroup_plan plan;
+    memset(verdict, 0, sizeof *verdict);
+    for (i = 0; i < count && best < INT32_MAX; i++) {
+        tegroup_verdict v;
+        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
+        if (rules[i].backend != backend) continue;
+        memset(&v, 0, sizeof v);
+        met = tegroup_impl_judge(&rules[i], desc, names, p, target, here, &v);
+        closer = met == best
+                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
+        if (met > best || closer) {
+            best = met;
+            *verdict = v;
+        }
+    }
+    verdict->backend = backend;
+    verdict->quirk = -1;
+    if (verdict->status != TEGROUP_OK) return;
+    quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
+            verdict->status = TEGROUP_ERROR_UNSUPPORTED;
+            verdict->field = "target.cublaslt_version";
+            verdict->rule = quirks[i].text;
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+                                    ? 0
+                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
+            verdict->got = target->cublaslt_version;
+            verdict->quirk = i;
+            return;
+        }
+    tegroup_impl_plan_begin(desc, p, backend, target, here, &plan);
+    if (plan.workspace_bytes == SIZE_MAX) {
+        verdict->status = TEGROUP_ERROR_OVERFLOW;
+        verdict->field = "options.cublas_workspace_bytes";
+        verdict->rule = "must leave the workspace addressable";
+        verdict->expected = tegroup_impl_max_bytes();
+        verdict->got = INT64_MAX;
+        return;
+    }
+    verdict->workspace_bytes = plan.workspace_bytes;
+}
+
+/* The choice of kernel, which the current device is asked about. */
+static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                        tegroup_plan *plan, tegroup_error *error) {
+    (void)desc, (void)names, (void)plan, (void)error;
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU && !plan->hypothetical)
+        return tegroup_impl_cuda_plan(desc, names, plan, error);
+#endif
+    return TEGROUP_OK;
+}
+
+/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
+static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                 const tegroup_target *target,
+                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
+                                                 tegroup_plan *made, tegroup_error *error) {
+    const int here = target == NULL;
+    tegroup_problem problem;
+    tegroup_target resolved;
+    int32_t i;
+    memset(made, 0, sizeof *made);
+    TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
+    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+        tegroup_verdict *v = &verdicts[i];
+        tegroup_plan plan;
+        tegroup_error why;
+        tegroup_status status;
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v);
+        if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
+            || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
+            continue;
+        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
+        tegroup_impl_plan_begin(desc, &problem, v->backend, &resolved, here, &plan);
+        status = tegroup_impl_plan_complete(desc, names, &plan, &why);
+        v->chosen = status == TEGROUP_OK;
+        if (v->chosen) *made = plan;
+        else { /* what it calls failed, or offers nothing */ v->status = status;
+            v->native = why.native;
+            v->field = why.field;
+            v->rule = why.rule;
+            v->expected = why.expected;
+            v->got = why.got;
+            v->workspace_bytes = 0;
+        }
+    }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
+    tegroup_plan plan;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    memcpy(verdicts, said, sizeof said);
+    return TEGROUP_OK;
+}
+
+/* A plan for a descriptor that is there, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    const tegroup_target *target, tegroup_plan *plan,
+                                                    tegroup_error *error) {
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+    const tegroup_verdict *refused = NULL;
+    tegroup_plan made;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, names, target, verdicts, &made, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    if (made.backend == TEGROUP_BACKEND_AUTO) {
+        for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+            int asked = desc->options.backend == TEGROUP_BACKEND_AUTO
+                            ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
+                            : verdicts[i].backend == desc->options.backend;
+            if (asked && (!refused || (verdicts[i].native && !refused->native)))
+                refused = &verdicts[i]; /* a failure first */
+        }
+        (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        if (error) error->native = refused->native;
+        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
+        return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
+    }
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
+}
+
+/* ==== [34] The product of one group ==== */
+
+/* One operand's place in one group. rows is -1 for a skipped group. */
+typedef struct tegroup_impl_block {
+    char *base;
+    int64_t first; /* element of base where the group begins, unless its rows are gathered */
+    int64_t rows, cols, ld;
+    int64_t row0; /* number of its first row among all rows */
+} tegroup_impl_block;
+
+/* An operand of uniform shape has a view of NULLs. */
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    const tegroup_shape *shape = &t->shape;
+    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
+    tegroup_impl_block block;
+    block.base = (char *)(listed ? t->pointers[g] : t->data);
+    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
+    block.ld = t->ld > 0 ? t->ld : block.cols;
+    if (ragged) {
+        block.rows = view->rows[g];
+        block.row0 = view->start[g];
+        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
+    } else {
+        block.rows = shape->rows;
+        block.row0 = g * shape->rows;
+        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
+    }
+    return block;
+}
+
+/* The row of its data that row r of a gathered operand is; -1: of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
+    const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
+    return row >= 0 && row < gather->rows ? row : -1;
+}
+
+/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
+    int64_t row;
+    if (gather->rows == 0) return block->first + r * block->ld;
+    row = tegroup_impl_gathered(gather, block->row0 + r);
+    return row < 0 ? -1 : row * block->ld;
+}
+
+/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
+typedef struct tegroup_impl_product {
+    int64_t m, n, k;
+    tegroup_impl_block a, b, c, d, bias;
+    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
+    double alpha, beta;
+    int32_t skip;      /* the sizes say that this group is not to be touched */
+    int32_t untouched; /* D is its own C, and nothing is added to it         */
+} tegroup_impl_product;
+
+TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
+    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
+    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
+                                 s->stride ? g : 0);
+}
+
+/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
+ * because their snapshots do, meet in the smaller one. */
+TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
+                                                             const tegroup_snapshot_view views[4], int32_t g,
+                                                             double alpha, double beta) {
+    tegroup_impl_product p;
+    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
+    memset(&p, 0, sizeof p);
+    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
+    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
+    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
+    if (c->dtype != TEGROUP_DTYPE_UNSET)
+        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
+    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
+    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
+    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
+    if (desc->op == TEGROUP_OP_WGRAD) {
+        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
+        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
+        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
+        p.a_line = 1;
+        p.a_k = p.a.ld;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
+    } else {
+        int forward = desc->op == TEGROUP_OP_FORWARD;
+        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
+        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
+        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = forward ? p.b.ld : 1;
+        p.b_k = forward ? 1 : p.b.ld;
+    }
+    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
+        p.m = tegroup_impl_min(p.m, p.c.rows);
+        p.n = tegroup_impl_min(p.n, p.c.cols);
+    }
+    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+                  && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
+    return p;
+}
+
+/* ==== [35] CPU GEMM ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -4663,10 +4918,9 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                const tegroup_snapshot_view views[4], int32_t thread) {
-    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace)
-                    + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
+static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
+                                                int32_t thread) {
+    char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
@@ -4714,58 +4968,61 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
             tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
+    (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
-    tegroup_impl_cpu_gemm_thread(plan, desc, views, (int32_t)omp_get_thread_num());
+    tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(plan, desc, views, 0);
+    tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
 }
 
-/* ==== [34] Check and run a GEMM ==== */
+/* ==== [36] Check and run a GEMM ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_error *error);
 /* What a backend asks of a call beyond the common rules. */
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_error *error);
+                                                     const tegroup_impl_names *names, tegroup_error *error);
 #endif
 
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
-                                                        tegroup_error *error) {
+                                                        const tegroup_impl_names *names, tegroup_error *error) {
 #define TEGROUP_IMPL_SAME(member, field)                                                                               \
     TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
 #define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
-    for (i = 0; i < (count); i++)                                                                                      \
-    TEGROUP_IMPL_SAME(member[i], tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_##path))
+    for (i = 0; i < (count); i++) TEGROUP_IMPL_SAME(member[i], names->operand[i]->members[TEGROUP_IMPL_MEMBER_##path])
     int32_t i;
     TEGROUP_IMPL_SAME(op, "op");
     TEGROUP_IMPL_SAME(space, "space");
     TEGROUP_IMPL_SAME(compute, "options.compute");
-    TEGROUP_IMPL_SAME(groups, "a.shape.groups");
-    TEGROUP_IMPL_SAME(rows, "a.shape.rows");
-    TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols");
-    TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols");
-    TEGROUP_IMPL_SAME(a, "a.dtype");
-    TEGROUP_IMPL_SAME(b, "b.dtype");
-    TEGROUP_IMPL_SAME(c, "c.dtype");
-    TEGROUP_IMPL_SAME(d, "d.dtype");
-    TEGROUP_IMPL_SAME(bias, "bias.dtype");
+    TEGROUP_IMPL_SAME(groups, TEGROUP_IMPL_OPERAND_PATH(A, GROUPS));
+    TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
+    TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
+                                                     : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
+    TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
+                                                     : TEGROUP_IMPL_OPERAND_PATH(D, COLS));
+    TEGROUP_IMPL_SAME(a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
+    TEGROUP_IMPL_SAME(b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
+    TEGROUP_IMPL_SAME(c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
+    TEGROUP_IMPL_SAME(d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
+    TEGROUP_IMPL_SAME(bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
     TEGROUP_IMPL_SAME(row_scale, "row_scale_dtype");
-    TEGROUP_IMPL_SAME(a_scaling, "a.scaling");
-    TEGROUP_IMPL_SAME(b_scaling, "b.scaling");
-    TEGROUP_IMPL_SAME(d_scaling, "d.scaling");
-    TEGROUP_IMPL_SAME(lda, "a.ld");
-    TEGROUP_IMPL_SAME(ldb, "b.ld");
-    TEGROUP_IMPL_SAME(ldc, "c.ld");
-    TEGROUP_IMPL_SAME(ldd, "d.ld");
+    TEGROUP_IMPL_SAME(a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
+    TEGROUP_IMPL_SAME(b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
+    TEGROUP_IMPL_SAME(d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
+    TEGROUP_IMPL_SAME(lda, TEGROUP_IMPL_OPERAND_PATH(A, LD));
+    TEGROUP_IMPL_SAME(ldb, TEGROUP_IMPL_OPERAND_PATH(B, LD));
+    TEGROUP_IMPL_SAME(ldc, TEGROUP_IMPL_OPERAND_PATH(C, LD));
+    TEGROUP_IMPL_SAME(ldd, TEGROUP_IMPL_OPERAND_PATH(D, LD));
     for (i = 0; i < 4; i++)
         TEGROUP_IMPL_RULE(!planned->rows_space[i] == !p->rows_space[i], ERROR_PLAN,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ROW_SIZES),
-                          "must be set just when planned so", planned->rows_space[i] != 0, p->rows_space[i] != 0);
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_ROW_SIZES], "must be set just when planned so",
+                          planned->rows_space[i] != 0, p->rows_space[i] != 0);
     TEGROUP_IMPL_SAME_EACH(rows_space, 4, SIZES_SPACE);
     TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
     TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
@@ -4776,7 +5033,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(beta_space, "beta.space");
     TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
     TEGROUP_IMPL_SAME(accumulate, "accumulate");
-    TEGROUP_IMPL_SAME(tail, "tail");
+    TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
     return TEGROUP_OK;
@@ -4794,103 +5051,73 @@ static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scal
     return TEGROUP_OK;
 }
 
-/* Memory that a call reads or uses besides its tensors, with the rule that keeps outputs off it. */
-typedef struct tegroup_impl_region {
-    const void *base;
-    int64_t bytes;
-    const char *rule;
-} tegroup_impl_region;
-
-static inline tegroup_impl_region tegroup_impl_region_of(const void *base, int64_t bytes, const char *rule) {
-    tegroup_impl_region region;
-    region.base = base;
-    region.bytes = bytes;
-    region.rule = rule;
-    return region;
-}
-
 static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
     if (s->space == TEGROUP_SPACE_UNSET) return 0;
     return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
 }
 
-static inline tegroup_impl_region tegroup_impl_snapshot_region(const tegroup_tensor *t) {
-    tegroup_layout layout;
-    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape)) return tegroup_impl_region_of(NULL, 0, "");
-    tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
-    return tegroup_impl_region_of(t->shape.snapshot, (int64_t)layout.total_bytes, "must not overlap a snapshot");
+static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, const tegroup_tensor *t) {
+    return gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0;
 }
 
-static inline tegroup_impl_region tegroup_impl_index_region(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                            const char *rule) {
-    return tegroup_impl_region_of(gather->slot_of_row, gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0, rule);
+static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
+    const tegroup_shape *shape = &desc->a.shape;
+    return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
+                            tegroup_impl_bits(desc->row_scale_dtype) / 8);
 }
 
-/* Outputs (d, in a wgrad bias, and the workspace) against everything else that the call touches. */
+/* The workspace, d and in a wgrad bias lie apart from everything else that the call touches; d may be c. */
 static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         tegroup_error *error) {
-    const tegroup_tensor *d = &desc->d, *c = &desc->c, *bias = &desc->bias, *tensors[5];
+                                                         const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
     const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
                          b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    static const char *const words[5] = {"must not overlap a", "must not overlap b",
-                                         "must not overlap c, unless it is c with the same ld and snapshot",
-                                         "must not overlap d", "must not overlap bias"};
-    tegroup_impl_region regions[9];
-    tegroup_check_level level = desc->options.check_level;
-    const void *workspace = desc->options.workspace;
-    int64_t workspace_bytes = (int64_t)plan->workspace.total_bytes;
-    int64_t scale_rows =
-        tegroup_impl_mul(desc->a.shape.rows, tegroup_impl_ragged(&desc->a.shape) ? 1 : desc->a.shape.groups);
-    int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                   && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
-                   && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
-    const char *d_field = tegroup_impl_listed(d) ? "d.pointers" : "d.data";
-    const char *bias_field = tegroup_impl_listed(bias) ? "bias.pointers" : "bias.data";
-    int writes_bias = desc->op == TEGROUP_OP_WGRAD && bias->dtype != TEGROUP_DTYPE_UNSET;
-    int32_t i;
+    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
+                         && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
+                         && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
+    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
+    int32_t i, count = 0;
     tensors[TEGROUP_IMPL_A] = &a;
     tensors[TEGROUP_IMPL_B] = &b;
     tensors[TEGROUP_IMPL_C] = c;
     tensors[TEGROUP_IMPL_D] = d;
-    tensors[TEGROUP_IMPL_BIAS] = bias;
-    for (i = 0; i < 4; i++) regions[i] = tegroup_impl_snapshot_region(tensors[i]);
-    regions[4] =
-        tegroup_impl_region_of(desc->row_scale,
-                               desc->row_scale_dtype == TEGROUP_DTYPE_UNSET
-                                   ? 0
-                                   : tegroup_impl_mul(scale_rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
-                               "must not overlap row_scale");
-    regions[5] = tegroup_impl_region_of(desc->alpha.data, tegroup_impl_scalar_bytes(&desc->alpha, d->shape.groups),
-                                        "must not overlap alpha.data");
-    regions[6] = tegroup_impl_region_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
-                                        "must not overlap beta.data");
-    regions[7] = tegroup_impl_index_region(&desc->gather_a, &desc->a, "must not overlap gather_a.slot_of_row");
-    regions[8] = tegroup_impl_index_region(&desc->gather_b, &desc->b, "must not overlap gather_b.slot_of_row");
-    for (i = 0; i < 5; i++)
-        if (!(tensors[i] == c && in_place))
-            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(d, tensors[i], level), ERROR_OVERLAP, d_field, words[i], 0,
-                              1);
-    for (i = 0; i < 5 && writes_bias; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(bias, tensors[i], level), ERROR_OVERLAP, bias_field, words[i],
-                          0, 1);
-    for (i = 0; i < 5; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(tensors[i], workspace, workspace_bytes, level),
-                          ERROR_OVERLAP, "options.workspace", i == TEGROUP_IMPL_C ? "must not overlap c" : words[i], 0, 1);
-    for (i = 0; i < 9; i++) {
-        const tegroup_impl_region *r = &regions[i];
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(d, r->base, r->bytes, level), ERROR_OVERLAP, d_field, r->rule,
-                          0, 1);
-        TEGROUP_IMPL_RULE(!writes_bias || !tegroup_impl_tensor_overlaps(bias, r->base, r->bytes, level), ERROR_OVERLAP,
-                          bias_field, r->rule, 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, workspace_bytes, r->base, r->bytes), ERROR_OVERLAP,
-                          "options.workspace", r->rule, 0, 1);
-    }
-    return TEGROUP_OK;
+    tensors[TEGROUP_IMPL_BIAS] = &desc->bias;
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
+    buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
+    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
+            buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
+            if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
+            if (i == TEGROUP_IMPL_C && !in_place)
+                buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
+            count++;
+        }
+    buffers[count++] =
+        tegroup_impl_tensor_buffer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->op == TEGROUP_OP_WGRAD);
+    for (i = 0; i < 4; i++)
+        if (i == 0 || tensors[i]->shape.snapshot != a.shape.snapshot)
+            buffers[count++] = tegroup_impl_snapshot_buffer(tensors[i]);
+    if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+        buffers[count++] = tegroup_impl_buffer_of(desc->row_scale, tegroup_impl_row_scale_bytes(desc), NULL,
+                                                  "must not overlap row_scale", 0);
+    buffers[count++] =
+        tegroup_impl_buffer_of(desc->alpha.data, tegroup_impl_scalar_bytes(&desc->alpha, d->shape.groups), NULL,
+                               "must not overlap alpha.data", 0);
+    buffers[count++] = tegroup_impl_buffer_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
+                                              NULL, "must not overlap beta.data", 0);
+    buffers[count++] =
+        tegroup_impl_buffer_of(desc->gather_a.slot_of_row, tegroup_impl_index_bytes(&desc->gather_a, &desc->a), NULL,
+                               "must not overlap gather_a.slot_of_row", 0);
+    buffers[count++] =
+        tegroup_impl_buffer_of(desc->gather_b.slot_of_row, tegroup_impl_index_bytes(&desc->gather_b, &desc->b), NULL,
+                               "must not overlap gather_b.slot_of_row", 0);
+    return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
 /* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
  * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
-static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
     const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
     int32_t i, g;
@@ -4898,6 +5125,7 @@ static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_d
     const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
     for (i = 0; i < 5; i++) {
         const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_impl_name *name = names->operand[i];
         const tegroup_tensor *t = tensors[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
         const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
@@ -4934,6 +5162,13 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
+TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_plan_layout(plan, layout);
+    return TEGROUP_OK;
+}
+
 /* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
@@ -4943,48 +5178,63 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    tegroup_problem problem;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
+static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                          tegroup_error *error) {
+    const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
+    TEGROUP_IMPL_RULE(!desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
+                      "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->row_scale, element), ERROR_ALIGNMENT, "row_scale",
+                      "must be aligned to its element", element, (uintptr_t)desc->row_scale % element);
+    return TEGROUP_OK;
+}
 
-    TEGROUP_IMPL_RULE(problem.c != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET, "c.dtype",
-                      "must be set with data", desc->d.dtype, 0);
-    TEGROUP_IMPL_RULE(problem.bias != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers), ERROR_UNSET,
-                      "bias.dtype", "must be set with data", desc->a.dtype, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->a, TEGROUP_IMPL_A, desc->options.check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->b, TEGROUP_IMPL_B, desc->options.check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, error));
-    if (problem.c != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->c, TEGROUP_IMPL_C, desc->options.check_level, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->d, TEGROUP_IMPL_D, desc->options.check_level, error));
-    if (problem.bias != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_memory(&desc->bias, TEGROUP_IMPL_BIAS, desc->options.check_level, error));
+/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does for all of them at
+ * once; in the words of whoever made the descriptor. */
+static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     const tegroup_impl_names *names, tegroup_error *error) {
+    const tegroup_check_level level = desc->options.check_level;
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    tegroup_problem problem;
+    int32_t i;
+    operands[TEGROUP_IMPL_A] = &desc->a;
+    operands[TEGROUP_IMPL_B] = &desc->b;
+    operands[TEGROUP_IMPL_C] = &desc->c;
+    operands[TEGROUP_IMPL_D] = &desc->d;
+    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+    TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
+    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
+        const tegroup_tensor *t = operands[i];
+        const tegroup_impl_name *name = names->operand[i];
+        if (t->dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, name, level, error));
+        else
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_check_absent(t, name, i == TEGROUP_IMPL_C ? desc->d.dtype : desc->a.dtype, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
-    TEGROUP_IMPL_RULE(!desc->row_scale || problem.row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
-    TEGROUP_IMPL_RULE(desc->row_scale || problem.row_scale == TEGROUP_DTYPE_UNSET || problem.rows == 0
-                          || problem.groups == 0,
-                      ERROR_NULL_ARGUMENT, "row_scale", "must not be NULL", 1, 0);
-    if (problem.row_scale != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->row_scale, (size_t)tegroup_impl_bits(problem.row_scale) / 8),
-                          ERROR_ALIGNMENT, "row_scale", "must be aligned to its element",
-                          tegroup_impl_bits(problem.row_scale) / 8,
-                          (uintptr_t)desc->row_scale % ((size_t)tegroup_impl_bits(problem.row_scale) / 8));
-    if (desc->options.check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_row_scale(desc, &problem, error));
+    if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, names, error));
 #if defined(TEGROUP_IMPL_CUDA)
-    if (desc->options.check_level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, error));
+    if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, names, error));
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
-                                                  desc->options.workspace_bytes, error));
-    return tegroup_impl_check_overlaps(plan, desc, error);
+    return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
+    return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
 
 /* What tegroup_gemm_check has passed. */
@@ -5004,7 +5254,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [35] Tune, save and load a plan ==== */
+/* ==== [37] Tune, save and load a plan ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5015,8 +5265,8 @@ typedef struct tegroup_impl_choice {
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_choice *choice, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
@@ -5129,19 +5379,21 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
     TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
                       "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
-    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend, ERROR_PLAN, "options.backend",
-                      "must be AUTO or that of the saved plan", saved.backend, desc->options.backend);
+    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend,
+                      ERROR_PLAN, "options.backend", "must be AUTO or that of the saved plan", saved.backend,
+                      desc->options.backend);
     same = *desc;
     same.options.backend = saved.backend;
     TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, tegroup_impl_gemm_names(), error));
     TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
     TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
                       "must be saved on the same kind of device", saved.sm, here.sm);
     TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
                       "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (made.backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &saved.choice, error));
+    if (made.backend != TEGROUP_BACKEND_CPU)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &same, &saved.choice, error));
 #endif
     TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
                       "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
@@ -5149,7 +5401,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [36] Formulas ==== */
+/* ==== [38] Formulas ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5190,7 +5442,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [37] Activation formulas ==== */
+/* ==== [39] Activation formulas ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -5497,7 +5749,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [38] Activations ==== */
+/* ==== [40] Activations ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -5665,28 +5917,57 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     return TEGROUP_OK;
 }
 
+/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
+typedef struct tegroup_impl_matrix_name {
+    const char *paths[5]; /* as TEGROUP_IMPL_MATRIX_PATHS */
+    const char *apart;
+} tegroup_impl_matrix_name;
+
+typedef struct tegroup_impl_activation_names {
+    tegroup_impl_matrix_name input, row_scale, output, grad_output, grad_input, grad_row_scale;
+    const char *in_place; /* the rule of a grad_input that shares memory with input */
+    const char *snapshot;
+} tegroup_impl_activation_names;
+
+static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
+#define TEGROUP_IMPL_OWN(name)                                                                                         \
+    { TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name }
+    static const tegroup_impl_activation_names names = {
+        TEGROUP_IMPL_OWN("input"),
+        TEGROUP_IMPL_OWN("row_scale"),
+        TEGROUP_IMPL_OWN("output"),
+        TEGROUP_IMPL_OWN("grad_output"),
+        TEGROUP_IMPL_OWN("grad_input"),
+        TEGROUP_IMPL_OWN("grad_row_scale"),
+        "must not overlap input, unless it is input with the same ld and dtype",
+        "snapshot"};
+#undef TEGROUP_IMPL_OWN
+    return &names;
+}
+
 /* Everything that tegroup_activation_forward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
-                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                             *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
+                                                           const tegroup_impl_activation_names *names,
+                                                           tegroup_error *error) {
+    const char *const *output = names->output.paths;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, names->input.paths, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
+                                                 TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
+        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->input, names->input.apart, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
+        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
+            tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, desc->output.rows, desc->space, error));
     return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
 }
 
@@ -5711,7 +5992,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
 }
 
@@ -5732,48 +6013,47 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 
 /* Everything that tegroup_activation_backward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    const tegroup_impl_activation_names *names,
                                                                     tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
-                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                             *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
-                             *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
-                             *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+    const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
     int64_t rows, cols;
     int in_place;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_output, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_output, names->grad_output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
     rows = desc->grad_output.rows;
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->input, names->input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
-                                              "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                              "must not overlap grad_output", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
+                                                     names->row_scale.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                                     names->grad_output.apart, error));
     if (!in_place)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->input,
-                                     "must not overlap input, unless it is input with the same ld and dtype", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
-                                              "must not overlap input", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
-                                              "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
-                                              "must not overlap grad_output", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
-                                              "must not overlap grad_input", error));
+            tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->input, names->in_place, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
+                                                     names->input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
+                                                     names->row_scale.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
+                                                     names->grad_output.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
+                                                     names->grad_input.apart, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
     return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
@@ -5802,11 +6082,11 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [39] Grouped linear layer ==== */
+/* ==== [41] Grouped linear layer ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -5833,7 +6113,7 @@ static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, i
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
             TEGROUP_IMPL_LINEAR_##bias                                                                                 \
     }
-    static const tegroup_impl_linear_tensor roles[TEGROUP_IMPL_LINEAR_PRODUCTS][5] = {
+    static const tegroup_impl_linear_tensor roles[TEGROUP_IMPL_LINEAR_PRODUCTS][TEGROUP_IMPL_OPERANDS] = {
         TEGROUP_IMPL_ROLES(NONE, NONE, NONE, NONE), TEGROUP_IMPL_ROLES(INPUT, WEIGHT, OUT, BIAS),
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, WEIGHT, DGRAD_OUT, NONE),
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, INPUT, MAIN_GRAD, BIAS_GRAD),
@@ -5842,163 +6122,291 @@ static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, i
     return roles[product][operand];
 }
 
-static inline const tegroup_tensor *tegroup_impl_linear_at(const tegroup_linear_desc *desc,
-                                                           tegroup_impl_linear_tensor tensor) {
-#define TEGROUP_IMPL_CASE(name, member)                                                                                \
-    case TEGROUP_IMPL_LINEAR_##name: return &desc->member;
-    switch (tensor) { TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_CASE) default : return NULL; }
-#undef TEGROUP_IMPL_CASE
+/* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is
+ * NULL, or has no dtype. Errors call the tensors by these names. */
+typedef struct tegroup_impl_layer {
+    const tegroup_tensor *tensor[TEGROUP_IMPL_LINEAR_COUNT];
+    const tegroup_impl_name *name[TEGROUP_IMPL_LINEAR_COUNT];
+    tegroup_space space;
+    const void *row_scale;
+    tegroup_dtype row_scale_dtype;
+    int32_t accumulate;
+    tegroup_tail out_tail, dgrad_out_tail;
+    const tegroup_options *options;
+} tegroup_impl_layer;
+
+static inline int tegroup_impl_layer_has(const tegroup_impl_layer *layer, int tensor) {
+    return layer->tensor[tensor] && layer->tensor[tensor]->dtype != TEGROUP_DTYPE_UNSET;
 }
 
-static inline const char *tegroup_impl_linear_path(tegroup_impl_linear_tensor tensor, int member) {
-#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_PATHS(#member),
-    static const char *const paths[TEGROUP_IMPL_LINEAR_COUNT][TEGROUP_IMPL_MEMBER_COUNT] = {
-        TEGROUP_IMPL_PATHS("?"), TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
-#undef TEGROUP_IMPL_ROW
-    return paths[tensor][member];
-}
-#define TEGROUP_IMPL_LINEAR_PATH(member) tegroup_impl_linear_path(tensor, TEGROUP_IMPL_MEMBER_##member)
+/* The tensor that asks for a product by being there. */
+static inline int tegroup_impl_layer_output(int product) { return tegroup_impl_linear_role(product, TEGROUP_IMPL_D); }
 
-static inline const char *tegroup_impl_linear_name(tegroup_impl_linear_tensor tensor) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-    static const char *const names[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_NAME)};
-#undef TEGROUP_IMPL_NAME
-    return names[tensor];
-}
-
-/* The rule of an output that shares memory with this tensor. */
-static inline const char *tegroup_impl_linear_apart(tegroup_impl_linear_tensor tensor) {
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const words[TEGROUP_IMPL_LINEAR_COUNT] = {"?", TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_WORDS)};
-#undef TEGROUP_IMPL_WORDS
-    return words[tensor];
-}
-
-/* A rule about one operand of a product, in the layer's words. */
-static inline void tegroup_impl_linear_translate(tegroup_impl_linear_tensor tensor, tegroup_impl_operand operand,
-                                                 tegroup_error *error) {
-    static const char *const others[5] = {"must not overlap a", "must not overlap b", "must not overlap c",
-                                          "must not overlap d", "must not overlap bias"};
-    int member;
-    for (member = 0; member < TEGROUP_IMPL_MEMBER_COUNT; member++)
-        if (!strcmp(error->field, tegroup_impl_path(operand, (tegroup_impl_member)member))) {
-            error->field = tegroup_impl_linear_path(tensor, member);
-            break;
-        }
-    if (operand == TEGROUP_IMPL_BIAS && !strcmp(error->field, "bias")) error->field = tegroup_impl_linear_name(tensor);
-    if (operand <= TEGROUP_IMPL_BIAS && !strcmp(error->rule, others[operand]))
-        error->rule = tegroup_impl_linear_apart(tensor);
-}
-
-/* What a product was refused for, in the layer's words for its operands. "bias" is a word of both, so each operand is looked for in
- * what the product said, not in what an earlier one made of it. */
-static inline void tegroup_impl_linear_retell(const tegroup_impl_linear_tensor roles[5], tegroup_error *error) {
-    const tegroup_error said = *error;
+/* By what names a product's operands go. */
+static inline tegroup_impl_names tegroup_impl_layer_names(const tegroup_impl_layer *layer, int product) {
+    tegroup_impl_names names = *tegroup_impl_gemm_names();
     int operand;
-    for (operand = 0; operand < 5; operand++) {
-        tegroup_error told = said;
-        if (roles[operand] == TEGROUP_IMPL_LINEAR_NONE) continue;
-        tegroup_impl_linear_translate(roles[operand], (tegroup_impl_operand)operand, &told);
-        if (told.field != said.field) error->field = told.field;
-        if (told.rule != said.rule) error->rule = told.rule;
+    for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
+        const int tensor = tegroup_impl_linear_role(product, operand);
+        if (tensor != TEGROUP_IMPL_LINEAR_NONE) names.operand[operand] = layer->name[tensor];
     }
+    names.tail = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
+    return names;
 }
 
-static inline tegroup_status tegroup_impl_linear_refused(tegroup_status status, int product, tegroup_error *error) {
-    tegroup_impl_linear_tensor roles[5];
-    int operand;
-    if (status == TEGROUP_OK || !error) return status;
-    for (operand = 0; operand < 5; operand++) roles[operand] = tegroup_impl_linear_role(product, operand);
-    if (!strcmp(error->field, "tail")) error->field = product == TEGROUP_OP_DGRAD ? "dgrad_out_tail" : "out_tail";
-    else tegroup_impl_linear_retell(roles, error);
-    return status;
+/* A product as tegroup_gemm takes it. */
+static inline void tegroup_impl_layer_product(const tegroup_impl_layer *layer, int product, tegroup_gemm_desc *gemm) {
+    tegroup_tensor *const operands[TEGROUP_IMPL_OPERANDS] = {&gemm->a, &gemm->b, &gemm->c, &gemm->d, &gemm->bias};
+    int operand, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
+    memset(gemm, 0, sizeof *gemm);
+    gemm->struct_size = sizeof *gemm;
+    gemm->op = is_op ? (tegroup_op)product : TEGROUP_OP_FORWARD;
+    gemm->space = layer->space;
+    for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
+        const int tensor = tegroup_impl_linear_role(product, operand);
+        if (tensor != TEGROUP_IMPL_LINEAR_NONE && layer->tensor[tensor]) *operands[operand] = *layer->tensor[tensor];
+    }
+    if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
+        gemm->row_scale = layer->row_scale;
+        gemm->row_scale_dtype = layer->row_scale_dtype;
+    }
+    if (product == TEGROUP_OP_WGRAD) gemm->accumulate = layer->accumulate;
+    if (product == TEGROUP_OP_FORWARD) gemm->tail = layer->out_tail;
+    if (product == TEGROUP_OP_DGRAD) gemm->tail = layer->dgrad_out_tail;
+    gemm->options = *layer->options;
+    if (!is_op)
+        gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
+    if (!is_op) gemm->options.data_alignment_bytes = 0;
 }
 
-/* A tensor's rules, by the name of this one. */
-static inline tegroup_status tegroup_impl_linear_said_of(tegroup_impl_linear_tensor tensor, const tegroup_tensor *t,
-                                                         tegroup_error *error) {
-    const tegroup_status status = tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error);
-    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(tensor, TEGROUP_IMPL_TENSOR, error);
-    return status;
+/* The tensors whose rows are those of the routing. */
+static inline int tegroup_impl_layer_has_rows(int tensor) {
+    return tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_OUT
+           || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT
+           || tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE;
+}
+
+/* The tensor that the others have their rows from. */
+static inline int tegroup_impl_layer_rows_of(const tegroup_impl_layer *layer) {
+    return tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_INPUT) ? TEGROUP_IMPL_LINEAR_INPUT
+                                                                    : TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
+}
+
+/* What a layer asks of a tensor's memory: one snapshot for the routing, and outputs without gaps. */
+static inline tegroup_status tegroup_impl_layer_check_memory(const tegroup_impl_layer *layer, int tensor,
+                                                             tegroup_error *error) {
+    const tegroup_impl_name *name = layer->name[tensor];
+    const tegroup_tensor *t = layer->tensor[tensor];
+    const tegroup_shape *shape = &t->shape;
+    const int rows_of = tegroup_impl_layer_rows_of(layer), has_rows = tegroup_impl_layer_has_rows(tensor);
+    if (has_rows) {
+        const void *snapshot = layer->tensor[rows_of]->shape.snapshot;
+        TEGROUP_IMPL_RULE(shape->snapshot == snapshot || !shape->snapshot || !snapshot, ERROR_COMBINATION,
+                          TEGROUP_IMPL_PATH(SNAPSHOT),
+                          rows_of == TEGROUP_IMPL_LINEAR_INPUT
+                              ? "must be input.shape.snapshot, one for the routing"
+                              : "must be grad_output.shape.snapshot, one for the routing",
+                          0, 1);
+    }
+    if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_BIAS
+        || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
+        return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
+                      "must be 0 or shape.cols: outputs are contiguous", shape->cols, t->ld);
+    TEGROUP_IMPL_RULE(has_rows || tegroup_impl_group_stride(t) == shape->rows * shape->cols, ERROR_LAYOUT,
+                      TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or shape.rows * shape.cols: outputs are contiguous",
+                      shape->rows * shape->cols, t->group_stride);
+    return TEGROUP_OK;
 }
 
 /* One tensor by itself and against the weight, which says what groups, n and k are. */
-static inline tegroup_status tegroup_impl_linear_check_tensor(const tegroup_linear_desc *desc,
-                                                              tegroup_impl_linear_tensor tensor, tegroup_error *error) {
-    const tegroup_tensor *t = tegroup_impl_linear_at(desc, tensor), *weight = &desc->weight;
-    const tegroup_tensor *rows_of = desc->input.dtype != TEGROUP_DTYPE_UNSET ? &desc->input : &desc->grad_output;
+static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_layer *layer, int tensor,
+                                                             tegroup_error *error) {
+    const tegroup_impl_name *name = layer->name[tensor], *weight_name = layer->name[TEGROUP_IMPL_LINEAR_WEIGHT];
+    const tegroup_tensor *t = layer->tensor[tensor], *weight = layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT];
     const tegroup_shape *shape = &t->shape;
-    int has_rows = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_OUT
-                   || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT
-                   || tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE;
-    int is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD;
-    int has_k = is_weight || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT;
-    int is_operand = tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT;
-    int is_output = !is_operand && tensor != TEGROUP_IMPL_LINEAR_WEIGHT && tensor != TEGROUP_IMPL_LINEAR_BIAS;
-    int64_t n = weight->shape.rows, k = weight->shape.cols;
-    if (t->dtype == TEGROUP_DTYPE_UNSET && tensor != TEGROUP_IMPL_LINEAR_WEIGHT) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(tensor, t, error));
-    TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(GROUPS),
-                      "must equal weight.shape.groups", weight->shape.groups, shape->groups);
+    const int rows_of = tegroup_impl_layer_rows_of(layer),
+              is_weight = tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tensor == TEGROUP_IMPL_LINEAR_MAIN_GRAD,
+              has_k = is_weight || tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_DGRAD_OUT;
+    const int64_t n = weight->shape.rows, k = weight->shape.cols;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, name, error));
+    TEGROUP_IMPL_RULE(shape->groups == weight->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_PATH(GROUPS),
+                      weight_name->groups, weight->shape.groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET, ERROR_UNSUPPORTED,
-                      TEGROUP_IMPL_LINEAR_PATH(COL_SIZES), "must be unset: a layer's groups have one n and one k", 0,
+                      TEGROUP_IMPL_PATH(COL_SIZES), "must be unset: a layer's groups have one n and one k", 0,
                       shape->col_sizes.encoding);
-    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_LINEAR_PATH(ELEMENTS),
+    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(ELEMENTS),
                       "must be 0: a layer's groups have one n and one k", 0, shape->elements);
-    if (has_rows) {
-        TEGROUP_IMPL_RULE(tegroup_impl_ragged(shape), ERROR_UNSET, TEGROUP_IMPL_LINEAR_PATH(ROW_SIZES),
+    if (tegroup_impl_layer_has_rows(tensor)) {
+        TEGROUP_IMPL_RULE(tegroup_impl_ragged(shape), ERROR_UNSET, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be set: a layer's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
-        TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, TEGROUP_IMPL_LINEAR_PATH(POINTERS_SPACE),
+        TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                           "must be unset: a layer's rows are one buffer", 0, t->pointers_space);
-        TEGROUP_IMPL_RULE(shape->rows == rows_of->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS),
-                          rows_of == &desc->input ? "must equal input.shape.rows" : "must equal grad_output.shape.rows",
-                          rows_of->shape.rows, shape->rows);
-        TEGROUP_IMPL_RULE(shape->snapshot == rows_of->shape.snapshot || !shape->snapshot || !rows_of->shape.snapshot,
-                          ERROR_COMBINATION, TEGROUP_IMPL_LINEAR_PATH(SNAPSHOT),
-                          rows_of == &desc->input ? "must be input.shape.snapshot, one for the routing"
-                                                  : "must be grad_output.shape.snapshot, one for the routing",
-                          0, 1);
+        TEGROUP_IMPL_RULE(shape->rows == layer->tensor[rows_of]->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS),
+                          layer->name[rows_of]->rows, layer->tensor[rows_of]->shape.rows, shape->rows);
     } else {
-        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_LINEAR_PATH(ROW_SIZES),
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(shape), ERROR_COMBINATION, TEGROUP_IMPL_PATH(ROW_SIZES),
                           "must be unset: every group is alike", 0, shape->row_sizes.encoding);
-        TEGROUP_IMPL_RULE(!is_weight || shape->rows == n, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS),
-                          "must equal weight.shape.rows, n", n, shape->rows);
-        TEGROUP_IMPL_RULE(is_weight || shape->rows == 1, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(ROWS), "must be 1", 1,
+        TEGROUP_IMPL_RULE(!is_weight || shape->rows == n, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), weight_name->rows, n,
+                          shape->rows);
+        TEGROUP_IMPL_RULE(is_weight || shape->rows == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), "must be 1", 1,
                           shape->rows);
     }
     if (tensor == TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE)
-        TEGROUP_IMPL_RULE(shape->cols == 1, ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(COLS), "must be 1", 1, shape->cols);
+        TEGROUP_IMPL_RULE(shape->cols == 1, ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS), "must be 1", 1, shape->cols);
     else
-        TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_LINEAR_PATH(COLS),
-                          has_k ? "must equal weight.shape.cols, k" : "must equal weight.shape.rows, n", has_k ? k : n,
-                          shape->cols);
-    if (is_operand)
+        TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
+                          has_k ? weight_name->cols : weight_name->rows, has_k ? k : n, shape->cols);
+    if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
         TEGROUP_IMPL_RULE(tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8
                                                                 : t->dtype == weight->dtype,
-                          ERROR_DTYPE, TEGROUP_IMPL_LINEAR_PATH(DTYPE), "must equal weight.dtype (FP8: either kind)",
-                          weight->dtype, t->dtype);
-    if (is_output) {
-        TEGROUP_IMPL_RULE(tegroup_impl_ld(t) == shape->cols, ERROR_LAYOUT, TEGROUP_IMPL_LINEAR_PATH(LD),
-                          "must be 0 or shape.cols: outputs are contiguous", shape->cols, t->ld);
-        TEGROUP_IMPL_RULE(has_rows || tegroup_impl_group_stride(t) == shape->rows * shape->cols, ERROR_LAYOUT,
-                          TEGROUP_IMPL_LINEAR_PATH(GROUP_STRIDE),
-                          "must be 0 or shape.rows * shape.cols: outputs are contiguous", shape->rows * shape->cols,
-                          t->group_stride);
-    }
+                          ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+    return tegroup_impl_layer_check_memory(layer, tensor, error);
+}
+
+/* What its tensors are to each other. The rules of a product are the product's. */
+static inline tegroup_status tegroup_impl_layer_check(const tegroup_impl_layer *layer, tegroup_error *error) {
+    int tensor;
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        if (tensor == TEGROUP_IMPL_LINEAR_WEIGHT || tegroup_impl_layer_has(layer, tensor))
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_check_tensor(layer, tensor, error));
     return TEGROUP_OK;
+}
+
+/* The product that gives grad_row_scale has dY and the bias for operands. */
+static inline tegroup_status tegroup_impl_layer_check_bias_type(const tegroup_impl_layer *layer, tegroup_error *error) {
+    const tegroup_dtype bias = layer->tensor[TEGROUP_IMPL_LINEAR_BIAS]->dtype,
+                        grad_output = layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT]->dtype;
+    TEGROUP_IMPL_RULE(bias == grad_output, ERROR_UNSUPPORTED, "grad_row_scale",
+                      "needs a bias of grad_output.dtype, to multiply them", grad_output, bias);
+    return TEGROUP_OK;
+}
+
+static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
+    switch (product) {
+    case TEGROUP_OP_FORWARD: return &plan->forward;
+    case TEGROUP_OP_DGRAD: return &plan->dgrad;
+    case TEGROUP_OP_WGRAD: return &plan->wgrad;
+    default: return &plan->grad_row_scale;
+    }
+}
+
+/* Plan one product into a plan that is being made. adds: the result is added to what is there already. */
+static inline tegroup_status tegroup_impl_layer_plan(const tegroup_impl_layer *layer, int product, int adds,
+                                                     const tegroup_target *target, tegroup_linear_plan *plan,
+                                                     tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
+    tegroup_gemm_desc gemm;
+    tegroup_impl_layer_product(layer, product, &gemm);
+    if (adds) gemm.accumulate = 1;
+    plan->struct_size = sizeof *plan;
+    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
+    if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
+    return TEGROUP_OK;
+}
+
+/* A product of a call: described, and everything about it checked. apart: what it writes, too; else the call sees to that. */
+static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl_layer *layer, int product, int adds,
+                                                              int apart, const tegroup_plan *plan,
+                                                              tegroup_gemm_desc *gemm, tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
+    const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
+    int operand;
+    TEGROUP_IMPL_RULE(tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
+                      TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
+                      "must have been set when the plan was made", 0,
+                      layer->tensor[tegroup_impl_layer_output(product)]->dtype);
+    tegroup_impl_layer_product(layer, product, gemm);
+    if (adds) gemm->accumulate = 1;
+    for (operand = 0; operand < TEGROUP_IMPL_OPERANDS; operand++) {
+        const int tensor = tegroup_impl_linear_role(product, operand);
+        if (tensor != TEGROUP_IMPL_LINEAR_NONE && tegroup_impl_layer_has(layer, tensor))
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_check_memory(layer, tensor, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, gemm, &names, error));
+    return apart ? tegroup_impl_check_overlaps(plan, gemm, &names, error) : TEGROUP_OK;
+}
+
+/* Forward and wgrad are one product each. run 0: only what the call checks. */
+static inline tegroup_status tegroup_impl_layer_call(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
+                                                     tegroup_op op, int run, struct CUstream_st *stream,
+                                                     tegroup_error *error) {
+    const tegroup_plan *planned = tegroup_impl_linear_made(plan, (int)op);
+    tegroup_gemm_desc gemm;
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, (int)op, 0, 1, planned, &gemm, error));
+    return run ? tegroup_impl_gemm_run(planned, &gemm, stream, error) : TEGROUP_OK;
+}
+
+/* The products of dgrad are apart from their own operands; neither may write what the other touches. */
+static inline tegroup_status tegroup_impl_layer_check_dgrad_apart(const tegroup_impl_layer *layer,
+                                                                  size_t workspace_bytes, tegroup_error *error) {
+    static const int tensors[] = {TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE, TEGROUP_IMPL_LINEAR_DGRAD_OUT,
+                                  TEGROUP_IMPL_LINEAR_BIAS, TEGROUP_IMPL_LINEAR_WEIGHT};
+    tegroup_impl_buffer buffers[5];
+    int i;
+    buffers[0] = tegroup_impl_workspace_buffer(layer->options, workspace_bytes);
+    for (i = 0; i < 4; i++)
+        buffers[i + 1] = tegroup_impl_tensor_buffer(layer->tensor[tensors[i]], layer->name[tensors[i]], i < 2);
+    return tegroup_impl_check_apart(buffers, 5, layer->options->check_level, NULL, error);
+}
+
+/* Two products when row_scale has a gradient; both are checked before the first runs. */
+static inline tegroup_status tegroup_impl_layer_dgrad(const tegroup_impl_layer *layer, const tegroup_linear_plan *plan,
+                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
+    const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE,
+              wants_scale = tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE);
+    tegroup_gemm_desc gemm, other;
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, TEGROUP_OP_DGRAD, 0, 1, &plan->dgrad, &gemm, error));
+    TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == wants_scale, ERROR_PLAN, "grad_row_scale.dtype",
+                      "must be set just when planned so", plan->grad_row_scale.problem.d,
+                      wants_scale ? layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE]->dtype : 0);
+    if (wants_scale) {
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(layer, second, 0, 1, &plan->grad_row_scale, &other, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_dgrad_apart(layer, plan->dgrad.workspace_bytes, error));
+    }
+    if (!run) return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_run(&plan->dgrad, &gemm, stream, error));
+    return wants_scale ? tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error) : TEGROUP_OK;
+}
+
+static inline const tegroup_impl_name *tegroup_impl_linear_name(int tensor) {
+#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
+    static const tegroup_impl_name names[] = {TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_ROW)};
+#undef TEGROUP_IMPL_ROW
+    return &names[tensor - 1];
+}
+
+/* The caller's descriptor as a layer. */
+static inline void tegroup_impl_linear_layer(const tegroup_linear_desc *desc, tegroup_impl_layer *layer) {
+    int tensor;
+    memset(layer, 0, sizeof *layer);
+#define TEGROUP_IMPL_POINT(name, member) layer->tensor[TEGROUP_IMPL_LINEAR_##name] = &desc->member;
+    TEGROUP_IMPL_LINEAR_TENSORS(TEGROUP_IMPL_POINT)
+#undef TEGROUP_IMPL_POINT
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        layer->name[tensor] = tegroup_impl_linear_name(tensor);
+    layer->space = desc->space;
+    layer->row_scale = desc->row_scale;
+    layer->row_scale_dtype = desc->row_scale_dtype;
+    layer->accumulate = desc->accumulate;
+    layer->out_tail = desc->out_tail;
+    layer->dgrad_out_tail = desc->dgrad_out_tail;
+    layer->options = &desc->options;
 }
 
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
 
 /* Which tensors are there, and for which others. */
-static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linear_desc *desc,
+                                                             const tegroup_impl_layer *layer, tegroup_error *error) {
     int tensor;
-    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++) {
-        const tegroup_tensor *t = tegroup_impl_linear_at(desc, (tegroup_impl_linear_tensor)tensor);
-        TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
-                          tegroup_impl_linear_path((tegroup_impl_linear_tensor)tensor, TEGROUP_IMPL_MEMBER_DTYPE),
-                          "must be set with data", TEGROUP_DTYPE_F64, 0);
-    }
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        if (!tegroup_impl_layer_has(layer, tensor))
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], TEGROUP_DTYPE_F64, error));
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
                       ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
@@ -6028,202 +6436,87 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     return TEGROUP_OK;
 }
 
-/* The product that gives grad_row_scale has dY and the bias for operands. */
-static inline tegroup_status tegroup_impl_linear_check_bias_type(const tegroup_linear_desc *desc,
-                                                                 tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->bias.dtype == desc->grad_output.dtype,
-                      ERROR_UNSUPPORTED, "grad_row_scale", "needs a bias of grad_output.dtype, to multiply them",
-                      desc->grad_output.dtype, desc->bias.dtype);
-    return TEGROUP_OK;
-}
-
-/* The layer's own rules: what its tensors are to each other. Those of a product are the product's. */
-static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_error *error) {
-    int tensor;
+/* The layer's own rules. */
+static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
+                                                       tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, error));
-    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_check_tensor(desc, (tegroup_impl_linear_tensor)tensor, error));
-    return tegroup_impl_linear_check_bias_type(desc, error);
+    tegroup_impl_linear_layer(desc, layer);
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
+    return TEGROUP_IMPL_THERE(grad_row_scale) ? tegroup_impl_layer_check_bias_type(layer, error) : TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_THERE
 
-/* A product as tegroup_gemm takes it. */
-static inline void tegroup_impl_linear_product(const tegroup_linear_desc *desc, int product, tegroup_gemm_desc *gemm) {
-    const tegroup_tensor *operands[5];
-    int i, is_op = product != TEGROUP_IMPL_LINEAR_ROW_SCALE;
-    for (i = 0; i < 5; i++) operands[i] = tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, i));
-    memset(gemm, 0, sizeof *gemm);
-    gemm->struct_size = sizeof *gemm;
-    gemm->op = is_op ? (tegroup_op)product : TEGROUP_OP_FORWARD;
-    gemm->space = desc->space;
-    gemm->a = *operands[TEGROUP_IMPL_A];
-    gemm->b = *operands[TEGROUP_IMPL_B];
-    gemm->d = *operands[TEGROUP_IMPL_D];
-    if (operands[TEGROUP_IMPL_BIAS]) gemm->bias = *operands[TEGROUP_IMPL_BIAS];
-    if (gemm->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        gemm->row_scale = desc->row_scale;
-        gemm->row_scale_dtype = desc->row_scale_dtype;
-    }
-    if (product == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
-    if (product == TEGROUP_OP_FORWARD) gemm->tail = desc->out_tail;
-    if (product == TEGROUP_OP_DGRAD) gemm->tail = desc->dgrad_out_tail;
-    gemm->options = desc->options;
-    if (!is_op) gemm->options.backend = TEGROUP_BACKEND_AUTO; /* nor is the choice, or the word, about rows of one column */
-    if (!is_op) gemm->options.data_alignment_bytes = 0;
-}
-
-static inline const tegroup_tensor *tegroup_impl_linear_output(const tegroup_linear_desc *desc, int product) {
-    return tegroup_impl_linear_at(desc, tegroup_impl_linear_role(product, TEGROUP_IMPL_D));
-}
-
-static inline const tegroup_plan *tegroup_impl_linear_made(const tegroup_linear_plan *plan, int product) {
-    switch (product) {
-    case TEGROUP_OP_FORWARD: return &plan->forward;
-    case TEGROUP_OP_DGRAD: return &plan->dgrad;
-    case TEGROUP_OP_WGRAD: return &plan->wgrad;
-    default: return &plan->grad_row_scale;
-    }
-}
-
-/* Plans one product into a plan that is being made. */
-static inline tegroup_status tegroup_impl_linear_plan_product(const tegroup_gemm_desc *gemm, int product,
-                                                              const tegroup_target *target, tegroup_linear_plan *plan,
-                                                              tegroup_error *error) {
-    tegroup_plan *one = (tegroup_plan *)(uintptr_t)tegroup_impl_linear_made(plan, product);
-    plan->struct_size = sizeof *plan;
-    plan->magic = TEGROUP_LINEAR_PLAN_MAGIC;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_plan_make(gemm, target, one, error), product, error));
-    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
-    return TEGROUP_OK;
-}
-
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
                                                tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
+    tegroup_impl_layer layer;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
                       op);
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(
-        tegroup_impl_linear_output(desc, (int)op)->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
-        tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
-        "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
-    tegroup_impl_linear_product(desc, (int)op, gemm);
+    TEGROUP_IMPL_RULE(tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
+                      layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
+                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    tegroup_impl_layer_product(&layer, (int)op, gemm);
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
                                                     tegroup_linear_plan *plan, tegroup_error *error) {
     tegroup_linear_plan made;
-    tegroup_gemm_desc gemm;
+    tegroup_impl_layer layer;
     int product;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
-    for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-        if (tegroup_impl_linear_output(desc, product)->dtype == TEGROUP_DTYPE_UNSET) continue;
-        tegroup_impl_linear_product(desc, product, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_plan_product(&gemm, product, target, &made, error));
-    }
+    for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++)
+        if (tegroup_impl_layer_has(&layer, tegroup_impl_layer_output(product)))
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(&layer, product, 0, target, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }
 
-/* Everything that a call checks before its products check themselves. */
+/* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
 static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear_plan *plan,
-                                                            const tegroup_linear_desc *desc, tegroup_op op,
-                                                            const tegroup_plan **planned, tegroup_gemm_desc *gemm,
+                                                            const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
-    TEGROUP_IMPL_TRY(tegroup_linear_gemm(desc, op, gemm, error));
-    *planned = tegroup_impl_linear_made(plan, (int)op);
-    TEGROUP_IMPL_RULE(
-        (*planned)->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN,
-        tegroup_impl_linear_path(tegroup_impl_linear_role((int)op, TEGROUP_IMPL_D), TEGROUP_IMPL_MEMBER_DTYPE),
-        "must have been set when the plan was made", 0, gemm->d.dtype);
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    tegroup_impl_linear_layer(desc, layer);
     return TEGROUP_OK;
-}
-
-/* Forward and wgrad are one product each. run 0: only what the call checks. */
-static inline tegroup_status tegroup_impl_linear_call(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                      tegroup_op op, int run, struct CUstream_st *stream,
-                                                      tegroup_error *error) {
-    const tegroup_plan *planned;
-    tegroup_gemm_desc gemm;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, op, &planned, &gemm, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), (int)op, error));
-    if (!run) return TEGROUP_OK;
-    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), (int)op, error);
-}
-
-/* Two products when row_scale has a gradient. Both are checked before the first runs, and neither may write what the other
- * touches. */
-static inline tegroup_status tegroup_impl_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
-                                                       int run, struct CUstream_st *stream, tegroup_error *error) {
-    const int second = TEGROUP_IMPL_LINEAR_ROW_SCALE;
-    const tegroup_plan *planned;
-    tegroup_gemm_desc gemm, other;
-    tegroup_check_level level;
-    const tegroup_tensor *dx, *scale;
-    int64_t workspace_bytes;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, TEGROUP_OP_DGRAD, &planned, &gemm, error));
-    dx = &desc->dgrad_out;
-    scale = &desc->grad_row_scale;
-    level = desc->options.check_level;
-    workspace_bytes = (int64_t)planned->workspace.total_bytes;
-    TEGROUP_IMPL_RULE((plan->grad_row_scale.magic != 0) == (scale->dtype != TEGROUP_DTYPE_UNSET), ERROR_PLAN,
-                      "grad_row_scale.dtype", "must be set just when planned so", plan->grad_row_scale.problem.d,
-                      scale->dtype);
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_refused(tegroup_gemm_check(planned, &gemm, error), TEGROUP_OP_DGRAD, error));
-    if (scale->dtype == TEGROUP_DTYPE_UNSET) {
-        if (!run) return TEGROUP_OK;
-        return tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD,
-                                           error);
-    }
-    tegroup_impl_linear_product(desc, second, &other);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_linear_refused(tegroup_gemm_check(&plan->grad_row_scale, &other, error), second, error));
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, scale, level), ERROR_OVERLAP, "grad_row_scale.data",
-                      "must not overlap dgrad_out", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(dx, &desc->bias, level), ERROR_OVERLAP, "dgrad_out.data",
-                      "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(scale, &desc->weight, level), ERROR_OVERLAP, "grad_row_scale.data",
-                      "must not overlap weight", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(&desc->bias, desc->options.workspace, workspace_bytes, level),
-                      ERROR_OVERLAP, "options.workspace", "must not overlap bias", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(scale, desc->options.workspace, workspace_bytes, level), ERROR_OVERLAP,
-                      "options.workspace", "must not overlap grad_row_scale", 0, 1);
-    if (!run) return TEGROUP_OK;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_linear_refused(tegroup_impl_gemm_run(planned, &gemm, stream, error), TEGROUP_OP_DGRAD, error));
-    return tegroup_impl_linear_refused(tegroup_impl_gemm_run(&plan->grad_row_scale, &other, stream, error), second,
-                                       error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_FORWARD, 1, stream, error);
+    tegroup_impl_layer layer;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
+    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_dgrad(plan, desc, 1, stream, error);
+    tegroup_impl_layer layer;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
+    return tegroup_impl_layer_dgrad(&layer, plan, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
+    tegroup_impl_layer layer;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
+    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [40] Grouped MLP: tensors and rules ==== */
+/* ==== [42] Grouped MLP: tensors and rules ==== */
 
-/* Its tensors, by name. */
+/* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
 #define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \
     X(FC1_WEIGHT, fc1.weight) X(FC1_BIAS, fc1.bias) X(FC1_MAIN_GRAD, fc1.main_grad) X(FC1_BIAS_GRAD, fc1.bias_grad)    \
@@ -6241,7 +6534,7 @@ typedef enum tegroup_impl_mlp_tensor {
 #undef TEGROUP_IMPL_ENUMERATE
 enum {
     TEGROUP_IMPL_MLP_DTYPES_FIT =
-        1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_plan *)0)->dtypes) / sizeof(tegroup_dtype))
+        1 / (TEGROUP_IMPL_MLP_COUNT == sizeof(((tegroup_mlp_planned *)0)->dtypes) / sizeof(tegroup_dtype))
 };
 
 static inline const tegroup_tensor *tegroup_impl_mlp_at(const tegroup_mlp_desc *desc, int tensor) {
@@ -6255,94 +6548,46 @@ static inline tegroup_dtype tegroup_impl_mlp_dtype(const tegroup_mlp_desc *desc,
     return tensor == TEGROUP_IMPL_MLP_ROW_SCALE ? desc->row_scale_dtype : tegroup_impl_mlp_at(desc, tensor)->dtype;
 }
 
-static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
-#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_PATHS(#member),
-    static const char *const paths[TEGROUP_IMPL_MLP_COUNT][TEGROUP_IMPL_MEMBER_COUNT] = {
-        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW) TEGROUP_IMPL_PATHS("row_scale")};
+static inline const tegroup_impl_name *tegroup_impl_mlp_name(int tensor) {
+#define TEGROUP_IMPL_ROW(name, member) TEGROUP_IMPL_NAME(#member),
+    static const tegroup_impl_name names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_ROW)
+                                                                        TEGROUP_IMPL_NAME("row_scale")};
 #undef TEGROUP_IMPL_ROW
-    return paths[tensor][member];
+    return &names[tensor];
 }
-
-static inline const char *tegroup_impl_mlp_name(int tensor) {
-#define TEGROUP_IMPL_NAME(name, member) #member,
-    static const char *const names[TEGROUP_IMPL_MLP_COUNT] = {TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_NAME) "row_scale"};
-#undef TEGROUP_IMPL_NAME
-    return names[tensor];
-}
-
-static inline const char *tegroup_impl_mlp_apart(int tensor) {
-#define TEGROUP_IMPL_WORDS(name, member) "must not overlap " #member,
-    static const char *const words[TEGROUP_IMPL_MLP_COUNT] = {
-        TEGROUP_IMPL_MLP_TENSORS(TEGROUP_IMPL_WORDS) "must not overlap row_scale"};
-#undef TEGROUP_IMPL_WORDS
-    return words[tensor];
+static inline const char *tegroup_impl_mlp_path(int tensor, int member) {
+    return tegroup_impl_mlp_name(tensor)->members[member];
 }
 
 /* What a linear layer's tensor is here. The gradient of activated, fc2's dgrad_out, goes by the name of what it is shaped as. */
 static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
-#define TEGROUP_IMPL_MLP_WORD(name) TEGROUP_IMPL_MLP_##name
+#define TEGROUP_IMPL_WORD(name) TEGROUP_IMPL_MLP_##name
     static const int roles[2][TEGROUP_IMPL_LINEAR_COUNT] = {
-        {-1, TEGROUP_IMPL_MLP_WORD(FC1_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC1_BIAS), TEGROUP_IMPL_MLP_WORD(INPUT),
-         TEGROUP_IMPL_MLP_WORD(PREACTIVATION), TEGROUP_IMPL_MLP_WORD(GRAD_PREACTIVATION),
-         TEGROUP_IMPL_MLP_WORD(DGRAD_OUT), TEGROUP_IMPL_MLP_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC1_BIAS_GRAD),
-         -1},
-        {-1, TEGROUP_IMPL_MLP_WORD(FC2_WEIGHT), TEGROUP_IMPL_MLP_WORD(FC2_BIAS), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
-         TEGROUP_IMPL_MLP_WORD(OUT), TEGROUP_IMPL_MLP_WORD(GRAD_OUTPUT), TEGROUP_IMPL_MLP_WORD(ACTIVATED),
-         TEGROUP_IMPL_MLP_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_MLP_WORD(FC2_BIAS_GRAD),
-         TEGROUP_IMPL_MLP_WORD(GRAD_ROW_SCALE)}};
-#undef TEGROUP_IMPL_MLP_WORD
+        {-1, TEGROUP_IMPL_WORD(FC1_WEIGHT), TEGROUP_IMPL_WORD(FC1_BIAS), TEGROUP_IMPL_WORD(INPUT),
+         TEGROUP_IMPL_WORD(PREACTIVATION), TEGROUP_IMPL_WORD(GRAD_PREACTIVATION), TEGROUP_IMPL_WORD(DGRAD_OUT),
+         TEGROUP_IMPL_WORD(FC1_MAIN_GRAD), TEGROUP_IMPL_WORD(FC1_BIAS_GRAD), -1},
+        {-1, TEGROUP_IMPL_WORD(FC2_WEIGHT), TEGROUP_IMPL_WORD(FC2_BIAS), TEGROUP_IMPL_WORD(ACTIVATED),
+         TEGROUP_IMPL_WORD(OUT), TEGROUP_IMPL_WORD(GRAD_OUTPUT), TEGROUP_IMPL_WORD(ACTIVATED),
+         TEGROUP_IMPL_WORD(FC2_MAIN_GRAD), TEGROUP_IMPL_WORD(FC2_BIAS_GRAD), TEGROUP_IMPL_WORD(GRAD_ROW_SCALE)}};
+#undef TEGROUP_IMPL_WORD
     return roles[layer - 1][tensor];
 }
 
-/* What one of the two layers was refused for, in the words of the MLP. */
-static inline tegroup_status tegroup_impl_mlp_refused(tegroup_status status, tegroup_mlp_layer layer,
-                                                      tegroup_error *error) {
-#define TEGROUP_IMPL_RULES(verb, what)                                                                                 \
-    { verb what, verb "fc1." what, verb "fc2." what }
-    static const char *const rules[][3] = {TEGROUP_IMPL_RULES("must equal ", "weight.shape.groups"),
-                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.rows, n"),
-                                           TEGROUP_IMPL_RULES("must equal ", "weight.shape.cols, k"),
-                                           TEGROUP_IMPL_RULES("must equal ", "weight.dtype (FP8: either kind)")};
-#undef TEGROUP_IMPL_RULES
-    const char *field, *rule;
-    int tensor, member, i;
-    if (status == TEGROUP_OK || !error) return status;
-    field = error->field;
-    rule = error->rule;
-    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++) {
-        const int here = tegroup_impl_mlp_role(layer, tensor);
-        if (here < 0) continue;
-        for (member = 0; member < TEGROUP_IMPL_MEMBER_COUNT; member++)
-            if (!strcmp(field, tegroup_impl_linear_path((tegroup_impl_linear_tensor)tensor, member)))
-                error->field = tegroup_impl_mlp_path(here, member);
-        if (!strcmp(field, tegroup_impl_linear_name((tegroup_impl_linear_tensor)tensor)))
-            error->field = tegroup_impl_mlp_name(here);
-        if (!strcmp(rule, tegroup_impl_linear_apart((tegroup_impl_linear_tensor)tensor)))
-            error->rule = tegroup_impl_mlp_apart(here);
-    }
-    for (i = 0; i < 4; i++)
-        if (!strcmp(rule, rules[i][0])) error->rule = rules[i][layer];
-    return status;
-}
-
-/* ... and what the activation was. */
-static inline tegroup_status tegroup_impl_mlp_activation_refused(tegroup_status status, tegroup_error *error) {
-    static const char *const words[][2] = {
-        {"input.data", "preactivation.data"},
-        {"output.data", "activated.data"},
-        {"grad_input.data", "grad_preactivation.data"},
-        {"row_scale.data", "row_scale"},
-        {"snapshot", "input.shape.snapshot"},
-        {"must not overlap input", "must not overlap preactivation"},
-        {"must not overlap input, unless it is input with the same ld and dtype",
-         "must not overlap preactivation, unless it is preactivation with the same dtype"}};
-    size_t i;
-    if (status == TEGROUP_OK || !error) return status;
-    for (i = 0; i < sizeof words / sizeof *words; i++) {
-        if (!strcmp(error->field, words[i][0])) error->field = words[i][1];
-        if (!strcmp(error->rule, words[i][0])) error->rule = words[i][1];
-    }
-    return status;
+/* What the activation's matrices are here. */
+static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
+#define TEGROUP_IMPL_ROWS(name)                                                                                        \
+    { {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name }
+    static const tegroup_impl_activation_names names = {
+        TEGROUP_IMPL_ROWS("preactivation"),
+        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"}, "must not overlap row_scale"},
+        TEGROUP_IMPL_ROWS("activated"),
+        TEGROUP_IMPL_ROWS("activated"),
+        TEGROUP_IMPL_ROWS("grad_preactivation"),
+        TEGROUP_IMPL_ROWS("grad_row_scale"),
+        "must not overlap preactivation, unless it is preactivation with the same dtype",
+        "input.shape.snapshot"};
+#undef TEGROUP_IMPL_ROWS
+    return &names;
 }
 
 #define TEGROUP_IMPL_THERE(member) (desc->member.dtype != TEGROUP_DTYPE_UNSET)
@@ -6363,60 +6608,76 @@ static inline int tegroup_impl_mlp_wants(const tegroup_mlp_desc *desc, tegroup_m
            && (product != TEGROUP_IMPL_LINEAR_ROW_SCALE || (layer == TEGROUP_MLP_FC2 && desc->fc2_bias_scaled));
 }
 
+/* The bias's part of grad_row_scale is added to what the activation gave. */
+static inline int tegroup_impl_mlp_adds(int product) { return product == TEGROUP_IMPL_LINEAR_ROW_SCALE; }
+
 /* Does forward leave activated to the caller? Else it is scratch. */
 static inline int tegroup_impl_mlp_keeps(const tegroup_mlp_desc *desc) {
     return TEGROUP_IMPL_THERE(activated) && !desc->recompute;
 }
 
-/* Rows that lie in the workspace, at an item of a made plan. */
-static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
-                                                      int32_t item, tegroup_dtype dtype, int64_t cols) {
+/* The two layers as a call sees them, with the rows between them that lie in the workspace. It points into itself. */
+typedef struct tegroup_impl_mlp_layers {
+    tegroup_tensor preactivation, activated; /* in the workspace; the latter is its gradient as well */
+    tegroup_impl_layer fc1, fc2;
+} tegroup_impl_mlp_layers;
+
+static inline tegroup_tensor tegroup_impl_mlp_scratch(const tegroup_mlp_desc *desc, tegroup_dtype dtype, int64_t cols) {
     tegroup_tensor t;
     memset(&t, 0, sizeof t);
     t.shape = desc->input.shape;
     t.shape.cols = cols;
     t.dtype = dtype;
-    if (plan && item >= 0 && desc->options.workspace) t.data = tegroup_impl_layout_at(&plan->workspace, item, desc->options.workspace);
     return t;
 }
 
-/* One of the two layers as `op` sees it. plan NULL: scratch has no address yet. */
-static inline void tegroup_impl_mlp_linear(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan, tegroup_op op,
-                                           tegroup_mlp_layer layer, tegroup_linear_desc *linear) {
-    const tegroup_mlp_weights *weights = layer == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
-    memset(linear, 0, sizeof *linear);
-    linear->struct_size = sizeof *linear;
-    linear->space = desc->space;
-    linear->weight = weights->weight;
-    linear->bias = weights->bias;
-    linear->main_grad = weights->main_grad;
-    linear->bias_grad = weights->bias_grad;
-    if (layer == TEGROUP_MLP_FC1) {
-        linear->input = desc->input;
-        linear->out = TEGROUP_IMPL_THERE(preactivation)
-                          ? desc->preactivation
-                          : tegroup_impl_mlp_scratch(desc, plan, plan ? plan->preactivation_item : -1,
-                                                     desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
-        linear->grad_output = desc->grad_preactivation;
-        linear->dgrad_out = desc->dgrad_out;
-        linear->dgrad_out_tail = desc->dgrad_out_tail;
-    } else {
-        const tegroup_tensor scratch = tegroup_impl_mlp_scratch(desc, plan, plan ? plan->activated_item : -1,
-                                                                desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
-        linear->input =
-            TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? desc->activated : scratch;
-        linear->out = desc->out;
-        linear->out_tail = desc->out_tail;
-        linear->grad_output = desc->grad_output;
-        linear->dgrad_out = scratch;
-        linear->grad_row_scale = desc->grad_row_scale;
-        if (desc->fc2_bias_scaled) {
-            linear->row_scale = desc->row_scale;
-            linear->row_scale_dtype = desc->row_scale_dtype;
-        }
-    }
-    linear->accumulate = desc->accumulate;
-    linear->options = desc->options;
+static inline void tegroup_impl_mlp_layer_of(const tegroup_mlp_desc *desc, tegroup_mlp_layer which,
+                                             tegroup_impl_layer *layer) {
+    const tegroup_mlp_weights *weights = which == TEGROUP_MLP_FC1 ? &desc->fc1 : &desc->fc2;
+    int tensor;
+    memset(layer, 0, sizeof *layer);
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        if (tegroup_impl_mlp_role(which, tensor) >= 0)
+            layer->name[tensor] = tegroup_impl_mlp_name(tegroup_impl_mlp_role(which, tensor));
+    layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT] = &weights->weight;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS] = &weights->bias;
+    layer->tensor[TEGROUP_IMPL_LINEAR_MAIN_GRAD] = &weights->main_grad;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS_GRAD] = &weights->bias_grad;
+    layer->space = desc->space;
+    layer->accumulate = desc->accumulate;
+    layer->options = &desc->options;
+}
+
+/* The layers as `op` sees them; what lies in the workspace has no address yet. */
+static inline void tegroup_impl_mlp_layers_of(const tegroup_mlp_desc *desc, tegroup_op op,
+                                              tegroup_impl_mlp_layers *layers) {
+    tegroup_impl_layer *fc1 = &layers->fc1, *fc2 = &layers->fc2;
+    layers->preactivation = tegroup_impl_mlp_scratch(desc, desc->fc1.weight.dtype, desc->fc1.weight.shape.rows);
+    layers->activated = tegroup_impl_mlp_scratch(desc, desc->fc2.weight.dtype, desc->fc2.weight.shape.cols);
+    tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC1, fc1);
+    tegroup_impl_mlp_layer_of(desc, TEGROUP_MLP_FC2, fc2);
+    fc1->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &desc->input;
+    fc1->tensor[TEGROUP_IMPL_LINEAR_OUT] =
+        TEGROUP_IMPL_THERE(preactivation) ? &desc->preactivation : &layers->preactivation;
+    fc1->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_preactivation;
+    fc1->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &desc->dgrad_out;
+    fc1->dgrad_out_tail = desc->dgrad_out_tail;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_INPUT] =
+        TEGROUP_IMPL_THERE(activated) && !(op == TEGROUP_OP_FORWARD && desc->recompute) ? &desc->activated
+                                                                                        : &layers->activated;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_OUT] = &desc->out;
+    fc2->out_tail = desc->out_tail;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &desc->grad_output;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &layers->activated;
+    fc2->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE] = &desc->grad_row_scale;
+    if (!desc->fc2_bias_scaled) return;
+    fc2->row_scale = desc->row_scale;
+    fc2->row_scale_dtype = desc->row_scale_dtype;
+}
+
+static inline const tegroup_impl_layer *tegroup_impl_mlp_layer_at(const tegroup_impl_mlp_layers *layers,
+                                                                  tegroup_mlp_layer which) {
+    return which == TEGROUP_MLP_FC1 ? &layers->fc1 : &layers->fc2;
 }
 
 /* Which tensors are there, and for which others. */
@@ -6424,9 +6685,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     int tensor;
     for (tensor = 0; tensor < TEGROUP_IMPL_MLP_ROW_SCALE; tensor++) {
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
-        TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
-                          tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be set with data",
-                          TEGROUP_DTYPE_F64, 0);
+        if (t->dtype == TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), TEGROUP_DTYPE_F64, error));
     }
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
@@ -6469,34 +6729,35 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
     return TEGROUP_OK;
 }
 
+/* A tensor of the routing's rows: they and the snapshot are input's. */
+static inline tegroup_status tegroup_impl_mlp_check_rows(const tegroup_mlp_desc *desc, int tensor,
+                                                         tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
+    const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, tensor)->shape, *like = &desc->input.shape;
+    if (tegroup_impl_mlp_dtype(desc, tensor) == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), "must equal input.shape.rows",
+                      like->rows, shape->rows);
+    TEGROUP_IMPL_RULE(shape->snapshot == like->snapshot || !shape->snapshot || !like->snapshot, ERROR_COMBINATION,
+                      TEGROUP_IMPL_PATH(SNAPSHOT), "must be input.shape.snapshot, one for the routing", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* A tensor that the activation reads or writes. */
 static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc *desc, int tensor,
                                                           tegroup_error *error) {
+    const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
-                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
-                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
-    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT,
-                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_LD),
+                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be F64, F32, F16 or BF16 for an activation",
+                      TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;
 }
 
-/* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
-static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_error *error) {
-    static const int rows[] = {TEGROUP_IMPL_MLP_OUT,
-                               TEGROUP_IMPL_MLP_GRAD_OUTPUT,
-                               TEGROUP_IMPL_MLP_DGRAD_OUT,
-                               TEGROUP_IMPL_MLP_GRAD_ROW_SCALE,
-                               TEGROUP_IMPL_MLP_PREACTIVATION,
-                               TEGROUP_IMPL_MLP_ACTIVATED,
-                               TEGROUP_IMPL_MLP_GRAD_PREACTIVATION};
-    tegroup_linear_desc linear;
-    int64_t width;
-    int layer, tensor, i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+/* Rules of the MLP's own numbers and enums. */
+static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_RULE(desc->recompute == 0 || desc->recompute == 1, ERROR_VALUE, "recompute", "must be 0 or 1", 1,
@@ -6508,39 +6769,36 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
+    return TEGROUP_OK;
+}
+
+/* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
+static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc, tegroup_impl_mlp_layers *layers,
+                                                    tegroup_error *error) {
+    int64_t width;
+    int i;
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
-    for (i = 0; i < 7; i++) {
-        const tegroup_shape *shape = &tegroup_impl_mlp_at(desc, rows[i])->shape, *like = &desc->input.shape;
-        if (tegroup_impl_mlp_at(desc, rows[i])->dtype == TEGROUP_DTYPE_UNSET) continue;
-        TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE,
-                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_ROWS), "must equal input.shape.rows",
-                          like->rows, shape->rows);
-        TEGROUP_IMPL_RULE(shape->snapshot == like->snapshot || !shape->snapshot || !like->snapshot, ERROR_COMBINATION,
-                          tegroup_impl_mlp_path(rows[i], TEGROUP_IMPL_MEMBER_SNAPSHOT),
-                          "must be input.shape.snapshot, one for the routing", 0, 1);
-    }
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
-        tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_WGRAD, (tegroup_mlp_layer)layer, &linear);
-        for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
-            TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
-                tegroup_impl_linear_check_tensor(&linear, (tegroup_impl_linear_tensor)tensor, error),
-                (tegroup_mlp_layer)layer, error));
-        if (layer == TEGROUP_MLP_FC2 && tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
-            TEGROUP_IMPL_TRY(tegroup_impl_linear_check_bias_type(&linear, error));
-        if (layer == TEGROUP_MLP_FC1) /* before fc2's tensors are held against fc2.weight */
-            TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
-                              "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups",
-                              desc->fc1.weight.shape.groups, desc->fc2.weight.shape.groups);
-    }
+    tegroup_impl_mlp_layers_of(desc, TEGROUP_OP_WGRAD, layers);
+    for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc1, error));
+    TEGROUP_IMPL_RULE(desc->fc2.weight.shape.groups == desc->fc1.weight.shape.groups, ERROR_SHAPE,
+                      "fc2.weight.shape.groups", "must equal fc1.weight.shape.groups", desc->fc1.weight.shape.groups,
+                      desc->fc2.weight.shape.groups); /* before fc2's tensors are held against fc2.weight */
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check(&layers->fc2, error));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(&layers->fc2, error));
     width = tegroup_impl_activation_cols(desc->activation, desc->fc2.weight.shape.cols);
     TEGROUP_IMPL_RULE(desc->fc1.weight.shape.rows == width, ERROR_SHAPE, "fc1.weight.shape.rows",
                       tegroup_impl_gated(desc->activation) ? "must be twice fc2.weight.shape.cols: gate and up"
                                                            : "must equal fc2.weight.shape.cols",
                       width, desc->fc1.weight.shape.rows);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_PREACTIVATION, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_ACTIVATED, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
+    for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
                           || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
                       ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
@@ -6549,65 +6807,51 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
 }
 #undef TEGROUP_IMPL_THERE
 
-/* What a call writes must be apart from all else that it touches, and so must the workspace. Sets are bits of
- * tegroup_impl_mlp_tensor. The products have seen to their own operands; this is what lies between them. */
+/* What a call writes lies apart from all else that it touches, and so does the workspace: for all of its products at once. Sets are
+ * bits of tegroup_impl_mlp_tensor. */
 static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc *desc, uint32_t reads, uint32_t writes,
                                                           size_t workspace_bytes, tegroup_check_level level,
                                                           tegroup_error *error) {
-    const tegroup_tensor *all[TEGROUP_IMPL_MLP_COUNT];
-    tegroup_tensor row_scale = desc->input;
-    const tegroup_impl_region snapshot = tegroup_impl_snapshot_region(&desc->input);
-    const int in_place = desc->grad_preactivation.data == desc->preactivation.data
-                         && desc->grad_preactivation.dtype == desc->preactivation.dtype;
-    int i, j;
-    row_scale.shape.cols = 1;
-    row_scale.ld = 0;
-    row_scale.dtype = desc->row_scale_dtype;
-    row_scale.data = (void *)(uintptr_t)desc->row_scale;
-    for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) all[i] = tegroup_impl_mlp_at(desc, i);
-    all[TEGROUP_IMPL_MLP_ROW_SCALE] = &row_scale;
-    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
-        if ((reads | writes) >> i & 1u)
-            TEGROUP_IMPL_RULE(
-                !tegroup_impl_tensor_overwritten(all[i], desc->options.workspace, (int64_t)workspace_bytes, level),
-                ERROR_OVERLAP, "options.workspace", tegroup_impl_mlp_apart(i), 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, (int64_t)workspace_bytes, snapshot.base, snapshot.bytes),
-                      ERROR_OVERLAP, "options.workspace", snapshot.rule, 0, 1);
+    tegroup_impl_buffer buffers[TEGROUP_IMPL_MLP_COUNT + 2];
+    int32_t i, count = 0, preactivation = -1;
+    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, workspace_bytes);
     for (i = 0; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
-        if (!(writes >> i & 1u)) continue;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overlaps(all[i], snapshot.base, snapshot.bytes, level), ERROR_OVERLAP,
-                          tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
-                                                                               : TEGROUP_IMPL_MEMBER_DATA),
-                          snapshot.rule, 0, 1);
-        for (j = 0; j < TEGROUP_IMPL_MLP_COUNT; j++) {
-            if (i == j || !((reads | writes) >> j & 1u)) continue;
-            if (in_place && i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && j == TEGROUP_IMPL_MLP_PREACTIVATION) continue;
-            TEGROUP_IMPL_RULE(!tegroup_impl_tensors_overlap(all[i], all[j], level), ERROR_OVERLAP,
-                              tegroup_impl_mlp_path(i, tegroup_impl_listed(all[i]) ? TEGROUP_IMPL_MEMBER_POINTERS
-                                                                                   : TEGROUP_IMPL_MEMBER_DATA),
-                              tegroup_impl_mlp_apart(j), 0, 1);
-        }
+        if (!((reads | writes) >> i & 1u)) continue;
+        if (i == TEGROUP_IMPL_MLP_PREACTIVATION) preactivation = count;
+        buffers[count] =
+            tegroup_impl_tensor_buffer(tegroup_impl_mlp_at(desc, i), tegroup_impl_mlp_name(i), writes >> i & 1u);
+        if (i == TEGROUP_IMPL_MLP_GRAD_PREACTIVATION && desc->grad_preactivation.data == desc->preactivation.data
+            && desc->grad_preactivation.dtype == desc->preactivation.dtype)
+            buffers[count].twin = preactivation;
+        count++;
     }
-    return TEGROUP_OK;
+    if (reads >> TEGROUP_IMPL_MLP_ROW_SCALE & 1u)
+        buffers[count++] = tegroup_impl_buffer_of(
+            desc->row_scale, tegroup_impl_mul(desc->input.shape.rows, tegroup_impl_bits(desc->row_scale_dtype) / 8),
+            NULL, "must not overlap row_scale", 0);
+    buffers[count++] = tegroup_impl_snapshot_buffer(&desc->input);
+    return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [41] Grouped MLP ==== */
+/* ==== [43] Grouped MLP ==== */
 
-/* A product of a call, and its plan. */
-typedef struct tegroup_impl_mlp_product {
-    tegroup_mlp_layer layer;
-    int product;
-    const tegroup_plan *plan;
-    tegroup_gemm_desc gemm;
-} tegroup_impl_mlp_product;
+/* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
+typedef struct tegroup_impl_mlp_plans {
+    const tegroup_mlp_planned *planned;
+    const tegroup_linear_plan *fc1, *fc2;
+} tegroup_impl_mlp_plans;
 
-static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
-                                         tegroup_mlp_layer layer, int product, tegroup_gemm_desc *gemm) {
-    tegroup_linear_desc linear;
-    const tegroup_op op = product == TEGROUP_IMPL_LINEAR_ROW_SCALE ? TEGROUP_OP_DGRAD : (tegroup_op)product;
-    tegroup_impl_mlp_linear(desc, plan, op, layer, &linear);
-    tegroup_impl_linear_product(&linear, product, gemm);
-    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
+static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
+    tegroup_impl_mlp_plans plans;
+    plans.planned = &plan->planned;
+    plans.fc1 = &plan->fc1;
+    plans.fc2 = &plan->fc2;
+    return plans;
+}
+
+static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
+                                                        int product) {
+    return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
@@ -6632,21 +6876,24 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
-    tegroup_linear_desc fc1, fc2;
-    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC1, &fc1);
-    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC2, &fc2);
+    tegroup_dtype out, input;
+    int64_t cols;
+    tegroup_impl_mlp_layers layers;
+    tegroup_impl_mlp_layers_of(desc, op, &layers);
+    out = layers.fc1.tensor[TEGROUP_IMPL_LINEAR_OUT]->dtype;
+    input = layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT]->dtype;
+    cols = layers.activated.shape.cols;
     if (product->backend != TEGROUP_BACKEND_SM90 && product->backend != TEGROUP_BACKEND_PORTABLE)
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
     if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
-    if (product->problem.a != fc1.out.dtype || fc1.out.dtype != fc2.input.dtype
-        || tegroup_impl_bits(fc1.out.dtype) != 16
-        || (gradient && (fc1.grad_output.dtype != fc1.out.dtype || fc2.dgrad_out.dtype != fc1.out.dtype)))
+    if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16
+        || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
-    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
 
@@ -6678,82 +6925,129 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     return TEGROUP_OK;
 }
 
-/* The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
-static inline tegroup_status tegroup_impl_mlp_layouts(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
-                                                      tegroup_error *error) {
-    const tegroup_layout *most =
-        plan->fc1.workspace.total_bytes > plan->fc2.workspace.total_bytes ? &plan->fc1.workspace : &plan->fc2.workspace;
+/* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
+static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
+    const tegroup_plan *most = NULL;
+    int layer, product;
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+        for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
+            if (one->magic != TEGROUP_PLAN_MAGIC || (wgrads && product != TEGROUP_OP_WGRAD)) continue;
+            if (!most || one->workspace_bytes > most->workspace_bytes) most = one;
+        }
+    return most;
+}
+
+/* Where what lies in the workspace is in its layout; -1 = not there. */
+typedef struct tegroup_impl_mlp_items {
+    int32_t activated, preactivation;
+} tegroup_impl_mlp_items;
+
+/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
+                                                             tegroup_mlp_memory memory, tegroup_layout *layout) {
+    const tegroup_mlp_planned *planned = plans->planned;
+    const int in_workspace = memory == TEGROUP_MLP_WORKSPACE, by_forward = memory == TEGROUP_MLP_SAVED_BY_FORWARD,
+              by_dgrad = memory == TEGROUP_MLP_SAVED_BY_DGRAD,
+              saves_preactivation = planned->preactivation_bytes > 0 && !planned->scratch_preactivation,
+              saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
+    const tegroup_plan *most =
+        by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
+    tegroup_impl_mlp_items items;
+    items.activated = items.preactivation = -1;
+    tegroup_impl_layout_begin(layout);
+    if (most) tegroup_impl_plan_layout(most, layout);
+    if (in_workspace && planned->scratch_activated) {
+        items.activated = layout->count;
+        tegroup_impl_layout_add(layout, "activated, and in dgrad its gradient", planned->activated_bytes);
+    }
+    if (in_workspace && planned->scratch_preactivation) {
+        items.preactivation = layout->count;
+        tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    }
+    if (by_forward && saves_preactivation)
+        tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    if (saves_activated && (planned->recompute ? by_dgrad : by_forward))
+        tegroup_impl_layout_add(layout, "activated", planned->activated_bytes);
+    if (by_dgrad && plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC)
+        tegroup_impl_layout_add(layout, "grad_preactivation", planned->grad_preactivation_bytes);
+    return items;
+}
+
+/* What a plan remembers of a descriptor. */
+static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
+                                                          const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
               has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
               has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_linear_desc fc1, fc2;
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
-    plan->wgrad_workspace = plan->fc1.wgrad.workspace.total_bytes > plan->fc2.wgrad.workspace.total_bytes
-                                ? plan->fc1.wgrad.workspace
-                                : plan->fc2.wgrad.workspace;
-    plan->workspace = *most;
-    plan->activated_item = plan->preactivation_item = -1;
-    if (dgrad || (forward && !tegroup_impl_mlp_keeps(desc))) {
-        plan->activated_item = plan->workspace.count;
-        tegroup_impl_layout_add(&plan->workspace, "activated, and in dgrad its gradient",
-                                tegroup_impl_extent_bytes(&fc2.dgrad_out));
+    tegroup_mlp_planned planned;
+    int tensor;
+    memset(&planned, 0, sizeof planned);
+    planned.activation = desc->activation;
+    planned.interleaved = desc->interleaved;
+    planned.recompute = desc->recompute;
+    planned.fc2_bias_scaled = desc->fc2_bias_scaled;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
+        planned.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
+    planned.scratch_preactivation = forward && !has_preactivation;
+    planned.scratch_activated = dgrad || (forward && !tegroup_impl_mlp_keeps(desc));
+    if (forward || has_preactivation)
+        planned.preactivation_bytes =
+            tegroup_impl_extent_bytes(has_preactivation ? &desc->preactivation : &layers->preactivation);
+    if (planned.scratch_activated || has_activated)
+        planned.activated_bytes = tegroup_impl_extent_bytes(&layers->activated);
+    if (dgrad) planned.grad_preactivation_bytes = tegroup_impl_extent_bytes(&desc->grad_preactivation);
+    return planned;
+}
+
+/* The sizes of a plan that is otherwise made. */
+static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                    tegroup_error *error) {
+    const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+    size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
+                             &plan->saved_by_dgrad_bytes};
+    tegroup_layout layout;
+    int i;
+    for (i = 0; i < 4; i++) {
+        (void)tegroup_impl_mlp_layout(&plans, (tegroup_mlp_memory)(TEGROUP_MLP_WORKSPACE + i), &layout);
+        *bytes[i] = layout.total_bytes;
+        TEGROUP_IMPL_RULE(i > 0 || !tegroup_impl_layout_overflowed(&layout), ERROR_OVERFLOW, "input.shape.rows",
+                          "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
     }
-    if (forward && !has_preactivation) {
-        plan->preactivation_item = plan->workspace.count;
-        tegroup_impl_layout_add(&plan->workspace, "preactivation", tegroup_impl_extent_bytes(&fc1.out));
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&plan->workspace), ERROR_OVERFLOW, "input.shape.rows",
-                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
-    if (has_preactivation)
-        tegroup_impl_layout_add(&plan->saved_by_forward, "preactivation",
-                                tegroup_impl_extent_bytes(&desc->preactivation));
-    if (has_activated)
-        tegroup_impl_layout_add(desc->recompute ? &plan->saved_by_dgrad : &plan->saved_by_forward, "activated",
-                                tegroup_impl_extent_bytes(&desc->activated));
-    if (dgrad)
-        tegroup_impl_layout_add(&plan->saved_by_dgrad, "grad_preactivation",
-                                tegroup_impl_extent_bytes(&desc->grad_preactivation));
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
     tegroup_mlp_plan made;
-    tegroup_gemm_desc gemm;
-    int layer, product, tensor;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    int layer, product;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MLP_PLAN_MAGIC;
-    made.activation = desc->activation;
-    made.interleaved = desc->interleaved;
-    made.recompute = desc->recompute;
-    made.fc2_bias_scaled = desc->fc2_bias_scaled;
-    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
-        made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
-        tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
+    made.planned = tegroup_impl_mlp_record(desc, &layers);
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
-            tegroup_impl_mlp_gemm(desc, NULL, (tegroup_mlp_layer)layer, product, &gemm);
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_mlp_refused(tegroup_impl_linear_plan_product(&gemm, product, target, linear, error),
-                                         (tegroup_mlp_layer)layer, error));
+            tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
+                                                     product, tegroup_impl_mlp_adds(product), target,
+                                                     layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2, error));
         }
-    }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc1.forward, TEGROUP_OP_FORWARD, TEGROUP_FUSED_FORWARD,
-                                           &made.fused, &made.activated_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD, &made.fused,
-                                           &made.gradient_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_layouts(desc, &made, error));
+                                           &made.planned.fused, &made.planned.activated_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
+                                           &made.planned.fused, &made.planned.gradient_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
@@ -6761,11 +7055,38 @@ static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan 
     return TEGROUP_OK;
 }
 
+TEGROUP_API tegroup_status tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
+                                              tegroup_layout *layout, tegroup_error *error) {
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MLP_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MLP_WORKSPACE,
+                      0);
+    TEGROUP_IMPL_RULE((uint32_t)memory <= TEGROUP_MLP_SAVED_BY_DGRAD, ERROR_VALUE, "memory",
+                      "must be a tegroup_mlp_memory", TEGROUP_MLP_SAVED_BY_DGRAD, memory);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    plans = tegroup_impl_mlp_plans_of(plan);
+    (void)tegroup_impl_mlp_layout(&plans, memory, layout);
+    return TEGROUP_OK;
+}
+
+/* Give what lies in the workspace its addresses there. */
+static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
+                                          tegroup_impl_mlp_layers *layers) {
+    tegroup_layout layout;
+    const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
+    void *workspace = desc->options.workspace;
+    if (!workspace) return;
+    if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
+    if (items.preactivation >= 0)
+        layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
+}
+
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
                       TEGROUP_MLP_FC2, layer);
@@ -6775,38 +7096,112 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
                       "must be of a product whose output is there", 1, 0);
-    tegroup_impl_mlp_gemm(desc, plan, layer, (int)op, gemm);
+    tegroup_impl_mlp_layers_of(desc, op, &layers);
+    if (plan) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+        tegroup_impl_mlp_place(&plans, desc, &layers);
+    }
+    tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&layers, layer), (int)op, gemm);
     return TEGROUP_OK;
 }
 
-/* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
-static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                         int op, tegroup_error *error) {
+/* What a call of an MLP works with. */
+typedef struct tegroup_impl_mlp_product {
+    tegroup_mlp_layer layer;
+    int product;
+    const tegroup_plan *plan;
+    tegroup_gemm_desc gemm;
+} tegroup_impl_mlp_product;
+
+typedef struct tegroup_impl_mlp_call {
+    const tegroup_mlp_desc *desc;
+    const tegroup_impl_mlp_plans *plans;
+    uint32_t reads, writes; /* bits of tegroup_impl_mlp_tensor: all that the call touches */
+    int count;
+    tegroup_impl_mlp_product products[3]; /* in the order in which they run */
+    tegroup_impl_mlp_layers layers;
+} tegroup_impl_mlp_call;
+
+static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
+                                             uint32_t reads, uint32_t writes) {
+    call->products[call->count].layer = layer;
+    call->products[call->count].product = product;
+    call->products[call->count++].plan = tegroup_impl_mlp_made(call->plans, layer, product);
+    call->reads |= reads;
+    call->writes |= writes;
+}
+
+/* The plan and the descriptor ask for the same, as far as the products do not see to it. */
+static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_mlp_planned *planned = call->plans->planned;
+    int i;
+    TEGROUP_IMPL_RULE(planned->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
+                      planned->activation, desc->activation);
+    TEGROUP_IMPL_RULE(planned->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
+                      planned->interleaved, desc->interleaved);
+    TEGROUP_IMPL_RULE(planned->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
+                      planned->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(planned->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
+                      "must be as planned", planned->fc2_bias_scaled, desc->fc2_bias_scaled);
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        TEGROUP_IMPL_RULE(
+            !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
+            ERROR_PLAN,
+            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
+            "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+    return TEGROUP_OK;
+}
+
+/* Everything that a call checks but its activation: the tensors that it touches, and that its products check themselves. */
+static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                         tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const uint32_t touched = call->reads | call->writes;
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_planned(call, error));
+    for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        if (!(touched >> i & 1u)) continue;
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
+        if (i >= TEGROUP_IMPL_MLP_PREACTIVATION) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
+    tegroup_impl_mlp_place(call->plans, desc, &call->layers);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < call->count; i++) {
+        tegroup_impl_mlp_product *p = &call->products[i];
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
+                                                          p->product, tegroup_impl_mlp_adds(p->product), 0, p->plan,
+                                                          &p->gemm, error));
+    }
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+}
+
+/* A call begins: the descriptor's head, and that what the call writes is there and planned. */
+static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
+                                                    const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
     int layer, product;
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
-    TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
-                      plan->activation, desc->activation);
-    TEGROUP_IMPL_RULE(plan->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
-                      plan->interleaved, desc->interleaved);
-    TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
-                      plan->recompute, desc->recompute);
-    TEGROUP_IMPL_RULE(plan->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
-                      "must be as planned", plan->fc2_bias_scaled, desc->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
-                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    call->desc = desc;
+    call->plans = plans;
+    call->reads = call->writes = 0;
+    call->count = 0;
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
+                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                       ERROR_UNSET, "fc1.main_grad.dtype",
                       "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op), ERROR_UNSET,
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op), ERROR_UNSET,
                       op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
                       "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
-        for (product = op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-            const tegroup_plan *one =
-                tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, product);
+        for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
-            if (product != op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
+            if (product != (int)op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
             TEGROUP_IMPL_RULE(
                 (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
@@ -6814,42 +7209,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
         }
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || desc->input.shape.snapshot != NULL, ERROR_NULL_ARGUMENT,
                       "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
-                      "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
-    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "options.workspace",
-                                        "options.workspace_bytes", desc->options.workspace, desc->options.workspace_bytes, error);
-}
-
-/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
- * planned. */
-static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                             tegroup_impl_mlp_product *products, int count,
-                                                             size_t workspace_bytes, uint32_t reads, uint32_t writes,
-                                                             tegroup_error *error) {
-    int i;
-    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
-        TEGROUP_IMPL_RULE(
-            !((reads | writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == plan->dtypes[i], ERROR_PLAN,
-            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
-            "must be as planned", plan->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
-    for (i = 0; i < count; i++) {
-        tegroup_impl_mlp_product *p = &products[i];
-        p->plan = tegroup_impl_linear_made(p->layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, p->product);
-        tegroup_impl_mlp_gemm(desc, plan, p->layer, p->product, &p->gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
-            tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
-            error));
-    }
-    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
-}
-
-static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
-                                                  tegroup_error *error) {
-    return tegroup_impl_mlp_refused(
-        tegroup_impl_linear_refused(tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error), p->product, error),
-        p->layer, error);
+    tegroup_impl_mlp_layers_of(desc, op, &call->layers);
+    return TEGROUP_OK;
 }
 
 static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
@@ -6895,7 +7256,7 @@ static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc 
                                                          const tegroup_tensor *activated,
                                                          tegroup_activation_desc *activation, tegroup_error *error) {
     tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
-    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
+    return tegroup_impl_activation_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
 static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
@@ -6908,21 +7269,22 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
     activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
     activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
-    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_backward_check(activation, error), error);
+    return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
 /* Whether a call runs its first product fused, as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                          const tegroup_impl_mlp_product *product, uint32_t bit,
-                                                          int *fused, tegroup_error *error) {
-    *fused = (plan->fused & bit) != 0;
-    TEGROUP_IMPL_RULE(desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
-                      "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
-    TEGROUP_IMPL_RULE(
-        !*fused || product->plan->backend == TEGROUP_BACKEND_SM90 || product->plan->backend == TEGROUP_BACKEND_PORTABLE,
-        ERROR_PLAN, "plan", "must have the product that was fused", TEGROUP_BACKEND_SM90, product->plan->backend);
+static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
+                                                          tegroup_error *error) {
+    const tegroup_backend backend = call->products[0].plan->backend;
+    *fused = (call->plans->planned->fused & bit) != 0;
+    TEGROUP_IMPL_RULE(call->desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN,
+                      "fusion", "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER,
+                      call->desc->fusion);
+    TEGROUP_IMPL_RULE(!*fused || backend == TEGROUP_BACKEND_SM90 || backend == TEGROUP_BACKEND_PORTABLE, ERROR_PLAN,
+                      "plan", "must have the product that was fused", TEGROUP_BACKEND_SM90, backend);
     return TEGROUP_OK;
 }
+
 /* What an epilogue has to do with and no product checks. */
 static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
                                                              tegroup_error *error) {
@@ -6930,14 +7292,17 @@ static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matri
                       "must be 16-byte aligned for an epilogue", 16, (uintptr_t)m->data % 16);
     return TEGROUP_OK;
 }
+
+static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                  tegroup_error *error) {
+    return tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error);
+}
+
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if TEGROUP_IMPL_FUSED_KERNELS
-    return tegroup_impl_mlp_refused(
-        tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error),
-                                    p->product, error),
-        p->layer, error);
+    return tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error);
 #else
     (void)p, (void)epilogue, (void)stream, (void)error;
     return TEGROUP_OK;
@@ -6948,25 +7313,26 @@ static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_p
 
 /* The calls; run 0: only what they check. */
 
-static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
-    const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
-                           | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
-    uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
-    tegroup_impl_mlp_product products[2];
+static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                      const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
     int fused;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
+                      "must be as planned", plans->fc2->forward.problem.a, 0);
+    tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD,
+                              TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS),
+                              TEGROUP_IMPL_BIT(PREACTIVATION));
+    tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD,
+                              TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE),
+                              TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    products[0].layer = TEGROUP_MLP_FC1;
-    products[1].layer = TEGROUP_MLP_FC2;
-    products[0].product = products[1].product = TEGROUP_OP_FORWARD;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
-    if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &epilogue.activation, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_FORWARD, &fused, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &call.products[0].gemm.d, &call.products[1].gemm.a,
+                                                 &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
         if (desc->preactivation.dtype != TEGROUP_DTYPE_UNSET)
@@ -6975,43 +7341,41 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
 
     if (!run) return TEGROUP_OK;
     if (fused) {
-        epilogue.kernel = plan->activated_kernel;
+        epilogue.kernel = plans->planned->activated_kernel;
         epilogue.keeps_d = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
     }
-    return tegroup_impl_mlp_run(&products[1], stream, error);
+    return tegroup_impl_mlp_run(&call.products[1], stream, error);
 }
 
-/* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
- * is computed again before its input may be overwritten. */
-static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
-                     | TEGROUP_IMPL_BIT(ROW_SCALE);
-    uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
-    tegroup_impl_mlp_product products[3];
+/* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
+static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
+    const tegroup_mlp_desc *desc = call->desc;
+    tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD,
+                              TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT)
+                                  | TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(ROW_SCALE),
+                              TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE)
+                                  | (desc->recompute ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE, TEGROUP_IMPL_BIT(FC2_BIAS), 0);
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_WEIGHT),
+                                  TEGROUP_IMPL_BIT(DGRAD_OUT));
+}
+
+/* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
+static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
-    int count = 1, fused, i;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_DGRAD, error));
-    products[0].layer = TEGROUP_MLP_FC2;
-    products[0].product = TEGROUP_OP_DGRAD;
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE)) {
-        products[count].layer = TEGROUP_MLP_FC2;
-        products[count++].product = TEGROUP_IMPL_LINEAR_ROW_SCALE;
-        reads |= TEGROUP_IMPL_BIT(FC2_BIAS);
-    }
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC1;
-        products[count++].product = TEGROUP_OP_DGRAD;
-        reads |= TEGROUP_IMPL_BIT(FC1_WEIGHT);
-        writes |= TEGROUP_IMPL_BIT(DGRAD_OUT);
-    }
-    if (desc->recompute) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->workspace.total_bytes, reads,
-                                                     writes, error));
+    int fused, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_DGRAD, error));
+    tegroup_impl_mlp_dgrad_products(&call);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     if (desc->recompute)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
@@ -7020,8 +7384,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
         /* kernels take from it where ups are, also where activated is absent */
         epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
         TEGROUP_IMPL_TRY(
@@ -7032,63 +7396,69 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
 
     if (!run) return TEGROUP_OK;
     if (fused) {
-        epilogue.kernel = plan->gradient_kernel;
+        epilogue.kernel = plans->planned->gradient_kernel;
         epilogue.keeps_d = 0;
         epilogue.activates_again = desc->recompute;
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
             TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
     }
-    for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    uint32_t reads = 0, writes = 0;
-    tegroup_impl_mlp_product products[2];
-    int count = 0, i;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_WGRAD, error));
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC2;
-        products[count++].product = TEGROUP_OP_WGRAD;
-        reads |= TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED);
-        if (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
-            reads |= TEGROUP_IMPL_BIT(ROW_SCALE);
-        writes |= TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD);
-    }
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC1;
-        products[count++].product = TEGROUP_OP_WGRAD;
-        reads |= TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT);
-        writes |= TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD);
-    }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
-                                                     reads, writes, error));
-    for (i = 0; i < count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_impl_mlp_call call;
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_WGRAD, error));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD,
+                                  TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED)
+                                      | (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET
+                                             ? TEGROUP_IMPL_BIT(ROW_SCALE)
+                                             : 0),
+                                  TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD,
+                                  TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT),
+                                  TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
+    for (i = 0; i < call.count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_BIT
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_forward(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_dgrad(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [42] Op chain: rules and buffers ==== */
+/* ==== [44] Op chain: rules and buffers ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -7099,7 +7469,7 @@ typedef struct tegroup_impl_chain {
     tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
-    tegroup_layout saved, gradients;
+    size_t saved_bytes;                         /* of what lies in `saved` */
 } tegroup_impl_chain;
 
 #define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
@@ -7187,7 +7557,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
+                                                   tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
@@ -7313,19 +7684,9 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
     return TEGROUP_OK;
 }
 
-/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
- * those between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                                        char *gradients, tegroup_impl_chain *chain,
-                                                        tegroup_error *error) {
-    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
-                             *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
-                             *const input[] = TEGROUP_IMPL_PATHS("input"),
-                             *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
-    int64_t most = 0;
-    int32_t i, turn = 0;
-    memset(chain, 0, sizeof *chain);
-    chain->at = -1;
+/* The descriptor's own numbers, and its input. */
+static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
+    static const char *const input[] = TEGROUP_IMPL_PATHS("input");
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -7343,12 +7704,19 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->input, desc->input.shape.cols, input, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_INPUT, &desc->input, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_tensor(&desc->input, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), error));
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&desc->input.shape), ERROR_UNSET, "input.shape.row_sizes.encoding",
                       "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
                       "must be unset: a chain's groups have one width", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error));
+    return tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error);
+}
+
+/* Each op gets its argument. */
+static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
+                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+    int32_t i;
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
         chain->at = -1;
@@ -7360,23 +7728,32 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         chain->arguments[given->op] = *given;
         chain->named |= 1u << given->op;
     }
-    tegroup_impl_layout_begin(&chain->saved);
+    return TEGROUP_OK;
+}
+
+/* What each op gives: in its argument, or in `saved`. */
+static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
+                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out");
+    tegroup_layout saved;
+    int32_t i;
+    tegroup_impl_layout_begin(&saved);
     chain->values[0] = desc->input;
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_chain_argument *given = &chain->arguments[i];
+        const tegroup_chain_op *op = &desc->ops[i];
         const int64_t cols = chain->values[i].shape.cols;
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
         chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION || desc->ops[i].kind == TEGROUP_CHAIN_SCALE)
+        if (op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE)
             TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
-        TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
-                              || cols % 2 == 0,
+        TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(op->activation) || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
                           cols);
         *value = desc->input;
-        value->shape.cols = tegroup_impl_chain_cols(&desc->ops[i], cols);
+        value->shape.cols = tegroup_impl_chain_cols(op, cols);
         value->ld = 0;
         if (TEGROUP_IMPL_THERE(given->out)) {
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->out, value->shape.cols, out, error));
@@ -7386,25 +7763,51 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         }
         TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
                           TEGROUP_DTYPE_F64, 0);
-        value->data = desc->saved ? (char *)desc->saved + chain->saved.total_bytes : NULL;
-        tegroup_impl_layout_add(&chain->saved, "what an op gave", tegroup_impl_extent_bytes(value));
+        value->data =
+            desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
+        tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));
     }
-    for (i = 0; i < desc->op_count; i++)
-        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
-            chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
-            if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
-            if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
-        }
-    chain->at = -1;
-    tegroup_impl_layout_begin(&chain->gradients);
-    if (!tegroup_impl_chain_backward(desc)) return TEGROUP_OK;
+    chain->saved_bytes = saved.total_bytes;
+    return TEGROUP_OK;
+}
+
+/* Which ops run as a grouped MLP. planned: what a call's plan fused; NULL = to be found out. */
+static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                           tegroup_impl_chain *chain) {
+    int32_t i;
+    for (i = 0; i < desc->op_count; i++) {
+        if (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION) continue;
+        chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
+        if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
+        if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
+    }
+}
+
+/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds what a BIAS
+ * hands on. */
+#define TEGROUP_IMPL_CHAIN_TURNS 3
+
+/* Bytes of contiguous rows; INT64_MAX: too many. */
+static inline int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
+    return tegroup_impl_mul(tegroup_impl_mul(rows, cols), tegroup_impl_bits(dtype) / 8);
+}
+
+/* The gradient of what each op was given: in its argument, or in one of the buffers that begin at `gradients`. */
+static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
+                                                              tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"), *const grad_output[] =
+                                                                                            TEGROUP_IMPL_PATHS(
+                                                                                                "grad_output");
+    int64_t most = 0;
+    int32_t i, turn = 0;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
     chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
-    most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
-    for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
+    most =
+        tegroup_impl_align(tegroup_impl_rows_bytes(desc->input.shape.rows, most, desc->input.dtype), TEGROUP_ALIGNMENT);
+    if (most > tegroup_impl_max_bytes() / TEGROUP_IMPL_CHAIN_TURNS) gradients = NULL; /* the plan is refused */
     for (i = desc->op_count - 1; i >= 0; i--) {
         const tegroup_chain_argument *given = &chain->arguments[i];
         tegroup_tensor *grad = &chain->grads[i];
@@ -7414,33 +7817,95 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
             *grad = chain->grads[i + 1];
             continue;
         }
+        if (i == 0 && !TEGROUP_IMPL_THERE(given->grad_input)) continue;
+        *grad = chain->values[i];
+        grad->ld = 0;
         if (TEGROUP_IMPL_THERE(given->grad_input)) {
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->grad_input, chain->values[i].shape.cols,
                                                            grad_input, error));
-            *grad = chain->values[i];
-            grad->ld = 0;
             grad->dtype = given->grad_input.dtype;
             grad->data = given->grad_input.data;
             continue;
         }
-        if (i == 0) continue;
-        *grad = chain->values[i];
-        grad->ld = 0;
         grad->dtype = desc->input.dtype;
-        grad->data = gradients ? gradients + chain->gradients.items[turn].offset_bytes : NULL;
-        turn = (turn + 1) % 3;
+        grad->data = gradients ? gradients + turn * most : NULL;
+        turn = (turn + 1) % TEGROUP_IMPL_CHAIN_TURNS;
     }
+    return TEGROUP_OK;
+}
+
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
+ * those between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                        char *gradients, tegroup_impl_chain *chain,
+                                                        tegroup_error *error) {
+    memset(chain, 0, sizeof *chain);
+    chain->at = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_desc(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_take_arguments(desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve_values(desc, chain, error));
+    tegroup_impl_chain_fuse(desc, planned, chain);
+    chain->at = -1;
+    if (tegroup_impl_chain_backward(desc))
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve_grads(desc, gradients, chain, error));
     chain->at = -1;
     return TEGROUP_OK;
 }
 
-/* One buffer of a chain, its name, and whether the call writes it. */
-typedef struct tegroup_impl_chain_buffer {
-    const tegroup_tensor *tensor;
-    const char *field;
-    int32_t at;
-    int writes;
-} tegroup_impl_chain_buffer;
+/* The buffers of a chain's call, and the op that each is of. */
+#define TEGROUP_IMPL_CHAIN_BUFFERS (9 * TEGROUP_CHAIN_MAX_OPS + 4)
+typedef struct tegroup_impl_chain_buffers {
+    tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
+    int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+} tegroup_impl_chain_buffers;
+
+static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
+    buffers->at[buffers->count] = at;
+    buffers->all[buffers->count++] = buffer;
+}
+
+/* A tensor that errors call `field`, and other buffers' errors "another buffer of the chain". */
+static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
+                                                 const char *field, int32_t at, int writes) {
+    tegroup_impl_buffer buffer =
+        tegroup_impl_tensor_buffer(t, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), writes);
+    buffer.field = field;
+    buffer.apart = "must not overlap another buffer of the chain";
+    tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* What op i touches in this direction. */
+static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_mlp_weights *weights = &op->weights;
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
+    const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u)),
+              linear = op->kind == TEGROUP_CHAIN_LINEAR, has_bias = linear || op->kind == TEGROUP_CHAIN_BIAS;
+    tegroup_impl_chain_add(buffers, tegroup_impl_snapshot_buffer(&rows), i);
+    if (linear && (!backward || wants_dx)) /* a list that is not read may dangle */
+        tegroup_impl_chain_add_tensor(buffers, &weights->weight, "weight.data", i, 0);
+    if (has_bias && (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale)))
+        tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
+    if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);
+    if (linear && backward) tegroup_impl_chain_add_tensor(buffers, &weights->main_grad, "main_grad.data", i, 1);
+    if (TEGROUP_IMPL_THERE(given->out)
+        && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
+        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, !backward);
+    if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+        tegroup_impl_chain_add(buffers,
+                               tegroup_impl_buffer_of(given->row_scale,
+                                                      tegroup_impl_mul(desc->input.shape.rows,
+                                                                       tegroup_impl_bits(given->row_scale_dtype) / 8),
+                                                      "arguments.row_scale",
+                                                      "must not overlap another buffer of the chain", 0),
+                               i);
+    if (!backward) return;
+    tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
+    if (TEGROUP_IMPL_THERE(given->grad_input))
+        tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
+}
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
  * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
@@ -7448,78 +7913,24 @@ typedef struct tegroup_impl_chain_buffer {
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
                                                             tegroup_check_level level, tegroup_error *error) {
-    tegroup_impl_region snapshots[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
-    tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
-    const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
-    int32_t i, j, count = 0;
-#define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
-    do {                                                                                                               \
-        all[count].tensor = (of);                                                                                      \
-        all[count].field = (name);                                                                                     \
-        all[count].at = (index);                                                                                       \
-        all[count++].writes = (written);                                                                               \
-    } while (0)
-    TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
-    for (i = 0; i < desc->op_count; i++) {
-        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
-        const tegroup_chain_argument *given = &chain->arguments[i];
-        const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
-        const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u));
-        snapshots[i] = tegroup_impl_snapshot_region(&rows);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR
-            && (!backward || wants_dx)) /* a list that is not read may dangle */
-            TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
-            if (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale))
-                TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
-            if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
-        }
-        if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
-            TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
-        if (TEGROUP_IMPL_THERE(given->out)
-            && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
-            TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
-        scales[i] = desc->input;
-        scales[i].shape.cols = 1;
-        scales[i].ld = 0;
-        scales[i].dtype = given->row_scale_dtype;
-        scales[i].data = (void *)(uintptr_t)given->row_scale;
-        TEGROUP_IMPL_ADD(&scales[i], "arguments.row_scale", i, 0);
-        if (backward) TEGROUP_IMPL_ADD(&given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
-        if (backward && TEGROUP_IMPL_THERE(given->grad_input))
-            TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
-    }
-#undef TEGROUP_IMPL_ADD
-    for (i = 0; i < count; i++) {
-        chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
-                          all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->options.workspace, workspace, level),
-                          ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
-        for (j = 0; j < count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
-                              ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
-        for (j = 0; j < desc->op_count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(
-                !tegroup_impl_tensor_overlaps(all[i].tensor, snapshots[j].base, snapshots[j].bytes, level),
-                ERROR_OVERLAP, all[i].field, snapshots[j].rule, 0, 1);
-    }
-    chain->at = -1;
-    for (i = 0; i < desc->op_count; i++) {
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, workspace, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "options.workspace", snapshots[i].rule, 0, 1);
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->options.workspace, workspace), ERROR_OVERLAP,
-                      "options.workspace", "must not overlap saved", 0, 1);
-    return TEGROUP_OK;
+    tegroup_impl_chain_buffers buffers;
+    tegroup_status status;
+    int32_t i, about = 0;
+    buffers.count = 0;
+    tegroup_impl_chain_add_tensor(&buffers, &desc->input, "input.data", -1, 0);
+    if (backward) tegroup_impl_chain_add_tensor(&buffers, &chain->grads[desc->op_count], "grad_output.data", -1, 0);
+    for (i = 0; i < desc->op_count; i++) tegroup_impl_chain_op_buffers(desc, chain, i, backward, &buffers);
+    tegroup_impl_chain_add(&buffers, tegroup_impl_workspace_buffer(&desc->options, workspace_bytes), -1);
+    tegroup_impl_chain_add(
+        &buffers,
+        tegroup_impl_buffer_of(desc->saved, (int64_t)chain->saved_bytes, "saved", "must not overlap saved", 1), -1);
+    status = tegroup_impl_check_apart(buffers.all, buffers.count, level, &about, error);
+    chain->at = status == TEGROUP_OK ? -1 : buffers.at[about];
+    return status;
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [43] Op chain ==== */
+/* ==== [45] Op chain ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -7527,27 +7938,40 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
     return status;
 }
 
-static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                             tegroup_linear_desc *linear) {
+/* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
+typedef struct tegroup_impl_chain_linear {
+    tegroup_tensor input, out, grad_output, dgrad_out;
+    tegroup_impl_layer layer;
+} tegroup_impl_chain_linear;
+
+static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                int32_t i, tegroup_impl_chain_linear *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
-    memset(linear, 0, sizeof *linear);
-    linear->struct_size = sizeof *linear;
-    linear->space = desc->space;
-    linear->weight = weights->weight;
-    linear->bias = weights->bias;
+    tegroup_impl_layer *layer = &linear->layer;
+    int tensor;
+    memset(layer, 0, sizeof *layer);
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        layer->name[tensor] = tegroup_impl_linear_name(tensor);
     linear->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
     linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
-    linear->row_scale = given->row_scale;
-    linear->row_scale_dtype = given->row_scale_dtype;
-    linear->options = desc->options;
+    layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT] = &weights->weight;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS] = &weights->bias;
+    layer->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &linear->input;
+    layer->tensor[TEGROUP_IMPL_LINEAR_OUT] = &linear->out;
+    layer->space = desc->space;
+    layer->row_scale = given->row_scale;
+    layer->row_scale_dtype = given->row_scale_dtype;
+    layer->options = &desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
-    linear->main_grad = weights->main_grad;
-    linear->bias_grad = weights->bias_grad;
     linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
     linear->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
-    linear->grad_row_scale = given->grad_row_scale;
-    if (weights->main_grad.dtype != TEGROUP_DTYPE_UNSET) linear->accumulate = desc->accumulate;
+    layer->tensor[TEGROUP_IMPL_LINEAR_MAIN_GRAD] = &weights->main_grad;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS_GRAD] = &weights->bias_grad;
+    layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &linear->grad_output;
+    layer->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &linear->dgrad_out;
+    layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE] = &given->grad_row_scale;
+    layer->accumulate = desc->accumulate;
 }
 
 static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
@@ -7629,30 +8053,46 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
-/* What these products say, in a linear's words. */
-static inline tegroup_status tegroup_impl_chain_bias_said(tegroup_status status, tegroup_op op, tegroup_error *error) {
-    static const tegroup_impl_linear_tensor forward[5] = {TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_BIAS,
-                                                          TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_OUT,
-                                                          TEGROUP_IMPL_LINEAR_BIAS},
-                                            wgrad[5] = {TEGROUP_IMPL_LINEAR_GRAD_OUTPUT, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
-                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
-                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD};
-    if (status != TEGROUP_OK && error) tegroup_impl_linear_retell(op == TEGROUP_OP_WGRAD ? wgrad : forward, error);
-    return status;
+/* The operands of these products, in a linear's words. */
+static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
+    tegroup_impl_names names = *tegroup_impl_gemm_names();
+    const int wgrad = op == TEGROUP_OP_WGRAD;
+    const tegroup_impl_name *bias =
+        tegroup_impl_linear_name(wgrad ? TEGROUP_IMPL_LINEAR_BIAS_GRAD : TEGROUP_IMPL_LINEAR_BIAS);
+    const tegroup_impl_name *rows =
+        tegroup_impl_linear_name(wgrad ? TEGROUP_IMPL_LINEAR_GRAD_OUTPUT : TEGROUP_IMPL_LINEAR_INPUT);
+    names.operand[TEGROUP_IMPL_A] = rows;
+    names.operand[TEGROUP_IMPL_B] = bias;
+    names.operand[TEGROUP_IMPL_C] = wgrad ? bias : rows;
+    names.operand[TEGROUP_IMPL_D] = wgrad ? bias : tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_OUT);
+    names.operand[TEGROUP_IMPL_BIAS] = bias;
+    return names;
 }
 
-static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_gemm_desc *gemm, const tegroup_target *target,
-                                                          tegroup_linear_plan *plan, tegroup_error *error) {
-    tegroup_plan *one = gemm->op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_bias_said(tegroup_plan_make(gemm, target, one, error), gemm->op, error));
-    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
+                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
+                                                          const tegroup_target *target, tegroup_linear_plan *plan,
+                                                          tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
+    tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_bias(desc, chain, i, op, &gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
+    if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_run_bias(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
-                                                         int run, struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_chain_bias_said(
-        run ? tegroup_gemm(plan, gemm, stream, error) : tegroup_gemm_check(plan, gemm, error), gemm->op, error);
+static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
+                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
+                                                          const tegroup_linear_plan *plan, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
+    const tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_bias(desc, chain, i, op, &gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, &gemm, &names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_overlaps(one, &gemm, &names, error));
+    return run ? tegroup_impl_gemm_run(one, &gemm, stream, error) : TEGROUP_OK;
 }
 
 static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
@@ -7693,24 +8133,24 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     record.groups = desc->input.shape.groups;
     record.rows = desc->input.shape.rows;
     for (i = 0; i <= desc->op_count; i++) {
-        if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i < desc->op_count) record.kinds[i] = (uint8_t)desc->ops[i].kind;
         if (i < desc->op_count && desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
-            record.activations[i] = desc->ops[i].activation;
-            record.interleaved[i] = desc->ops[i].interleaved;
+            record.activations[i] = (uint8_t)desc->ops[i].activation;
+            record.interleaved[i] = (uint8_t)desc->ops[i].interleaved;
         }
         if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
         record.cols[i] = chain->values[i].shape.cols;
-        record.dtypes[i] = chain->values[i].dtype;
-        record.grad_dtypes[i] = chain->grads[i].dtype;
+        record.dtypes[i] = (uint8_t)chain->values[i].dtype;
+        record.grad_dtypes[i] = (uint8_t)chain->grads[i].dtype;
     }
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const int backward = tegroup_impl_chain_backward(desc), linear = desc->ops[i].kind == TEGROUP_CHAIN_LINEAR;
-        if (backward && linear) record.main_grads[i] = weights->main_grad.dtype;
+        if (backward && linear) record.main_grads[i] = (uint8_t)weights->main_grad.dtype;
         if (backward && (linear || desc->ops[i].kind == TEGROUP_CHAIN_BIAS))
-            record.bias_grads[i] = weights->bias_grad.dtype;
-        record.row_scales[i] = chain->arguments[i].row_scale_dtype;
-        record.grad_row_scales[i] = chain->arguments[i].grad_row_scale.dtype;
+            record.bias_grads[i] = (uint8_t)weights->bias_grad.dtype;
+        record.row_scales[i] = (uint8_t)chain->arguments[i].row_scale_dtype;
+        record.grad_row_scales[i] = (uint8_t)chain->arguments[i].grad_row_scale.dtype;
     }
     return record;
 }
@@ -7765,39 +8205,87 @@ static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, 
     return chain->fused >> i & 1u ? 3 : 1;
 }
 
+/* A LINEAR's rules and the plans of its products. */
+static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
+                                                            const tegroup_impl_chain *chain, int32_t i,
+                                                            const tegroup_target *target, tegroup_linear_plan *plan,
+                                                            tegroup_error *error) {
+    tegroup_impl_chain_linear linear;
+    const tegroup_impl_layer *layer = &linear.layer;
+    int product;
+    tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS_GRAD)
+                          || tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_MAIN_GRAD),
+                      ERROR_COMBINATION, "bias_grad", "needs main_grad", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS_GRAD)
+                          || tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS),
+                      ERROR_COMBINATION, "bias_grad", "needs bias", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
+    if (tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE))
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(layer, error));
+    for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++)
+        if (tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)))
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(layer, product, 0, target, plan, error));
+    return TEGROUP_OK;
+}
+
+/* Op i, or the MLP that begins there. bytes: the workspace that it needs. */
 static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                                      int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
                                                      size_t *bytes, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
     *bytes = 0;
     if (chain->fused >> i & 1u) {
+        tegroup_mlp_desc mlp;
+        tegroup_mlp_plan made;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &plan->mlps[i / 3], error));
-        *bytes = plan->mlps[i / 3].workspace.total_bytes;
-    } else if (op->kind == TEGROUP_CHAIN_LINEAR) {
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        TEGROUP_IMPL_TRY(tegroup_linear_plan_make(&linear, target, &plan->ops[i], error));
-        *bytes = plan->ops[i].workspace.total_bytes;
-    } else if (op->kind == TEGROUP_CHAIN_BIAS) {
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
-        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
-            tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-            TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
-        }
-        *bytes = plan->ops[i].workspace.total_bytes;
+        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &made, error));
+        plan->ops[i] = made.fc1;
+        plan->ops[i + 2] = made.fc2;
+        plan->mlps[i / 3] = made.planned;
+        *bytes = made.workspace_bytes;
+        return TEGROUP_OK;
     }
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_linear(desc, chain, i, target, &plan->ops[i], error));
+    if (op->kind == TEGROUP_CHAIN_BIAS) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_chain_plan_bias(desc, chain, i, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_chain_plan_bias(desc, chain, i, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+    }
+    *bytes = plan->ops[i].workspace_bytes;
     return TEGROUP_OK;
+}
+
+/* What each byte of a plan's memory is for. */
+static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                             tegroup_layout *layout) {
+    const tegroup_chain_planned *planned = &plan->planned;
+    int64_t most = 0;
+    int32_t i;
+    tegroup_impl_layout_begin(layout);
+    for (i = 1; i <= plan->op_count && memory == TEGROUP_CHAIN_SAVED; i++)
+        if (planned->saved >> i & 1u)
+            tegroup_impl_layout_add(
+                layout, "what an op gave",
+                tegroup_impl_rows_bytes(planned->rows, planned->cols[i], (tegroup_dtype)planned->dtypes[i]));
+    if (memory == TEGROUP_CHAIN_SAVED) return;
+    tegroup_impl_layout_add(layout, "the op that runs", (int64_t)plan->op_bytes);
+    if (planned->grad_dtypes[plan->op_count] == TEGROUP_DTYPE_UNSET) return;
+    for (i = 1; i <= plan->op_count; i++) most = tegroup_impl_max(most, planned->cols[i]);
+    most = tegroup_impl_rows_bytes(planned->rows, most, (tegroup_dtype)planned->dtypes[0]);
+    for (i = 0; i < TEGROUP_IMPL_CHAIN_TURNS; i++)
+        tegroup_impl_layout_add(layout, "gradients between ops, by turns", most);
 }
 
 static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
                                                      tegroup_chain_plan *plan, tegroup_impl_chain *chain,
                                                      tegroup_error *error) {
     tegroup_chain_plan made;
-    size_t most = 0, bytes;
+    tegroup_layout saved, workspace;
+    size_t bytes;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -7808,22 +8296,19 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     made.op_count = desc->op_count;
     made.fused = chain->fused;
     made.planned = tegroup_impl_chain_record(desc, chain);
-    made.saved = chain->saved;
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_plan(desc, chain, i, target, &made, &bytes, error));
-        if (bytes > most) most = bytes;
+        if (bytes > made.op_bytes) made.op_bytes = bytes;
     }
     chain->at = -1;
-    tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
-    for (i = 0; i < chain->gradients.count; i++) {
-        const tegroup_layout_item *item = &chain->gradients.items[i];
-        tegroup_impl_layout_add(&made.workspace, item->name,
-                                item->bytes == SIZE_MAX ? INT64_MAX : (int64_t)item->bytes);
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
+    tegroup_impl_chain_layout(&made, TEGROUP_CHAIN_SAVED, &saved);
+    tegroup_impl_chain_layout(&made, TEGROUP_CHAIN_WORKSPACE, &workspace);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&saved) && !tegroup_impl_layout_overflowed(&workspace),
                       ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
                       tegroup_impl_max_bytes(), desc->input.shape.rows);
+    made.saved_bytes = saved.total_bytes;
+    made.workspace_bytes = workspace.total_bytes;
     *plan = made;
     return TEGROUP_OK;
 }
@@ -7833,6 +8318,27 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     tegroup_impl_chain chain;
     const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                                tegroup_layout *layout, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_CHAIN_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set",
+                      TEGROUP_CHAIN_WORKSPACE, 0);
+    TEGROUP_IMPL_RULE((uint32_t)memory <= TEGROUP_CHAIN_SAVED, ERROR_VALUE, "memory", "must be a tegroup_chain_memory",
+                      TEGROUP_CHAIN_SAVED, memory);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_chain_layout(plan, memory, layout);
+    return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
@@ -7863,11 +8369,8 @@ static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain
                                                              const tegroup_tensor *rows,
                                                              tegroup_impl_linear_tensor word, tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
-    tegroup_status status;
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->options.check_level, error);
-    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(word, TEGROUP_IMPL_TENSOR, error);
-    return status;
+    return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);
 }
 
 /* What a caller's function is handed. */
@@ -7891,28 +8394,43 @@ static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status,
     return status;
 }
 
+/* The plans of the MLP that begins at op i, and the workspace that each of its calls needs. */
+static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
+    tegroup_impl_mlp_plans plans;
+    plans.planned = &plan->mlps[i / 3];
+    plans.fc1 = &plan->ops[i];
+    plans.fc2 = &plan->ops[i + 2];
+    return plans;
+}
+
+static inline size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans, tegroup_mlp_memory memory) {
+    tegroup_layout layout;
+    (void)tegroup_impl_mlp_layout(plans, memory, &layout);
+    return layout.total_bytes;
+}
+
 /* One op, or the MLP that begins there. run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                         const tegroup_impl_chain *chain, int32_t i, int run,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_linear linear;
     tegroup_activation_desc activation;
     tegroup_activation_backward_desc unused;
     tegroup_error said;
     if (chain->fused >> i & 1u) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_chain_mlp_plans(plan, i);
+        tegroup_mlp_desc mlp;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
+        return tegroup_impl_mlp_forward(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WORKSPACE), &mlp, run,
+                                        stream, error);
     }
     switch (op->kind) {
     case TEGROUP_CHAIN_LINEAR:
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
+        tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+        return tegroup_impl_layer_call(&linear.layer, &plan->ops[i], TEGROUP_OP_FORWARD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        return tegroup_impl_chain_run_bias(&plan->ops[i].forward, &gemm, run, stream, error);
+        return tegroup_impl_chain_call_bias(desc, chain, i, TEGROUP_OP_FORWARD, &plan->ops[i], run, stream, error);
     case TEGROUP_CHAIN_USER:
         if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 0, error);
         memset(&said, 0, sizeof said);
@@ -7923,7 +8441,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, tegroup_impl_activation_own_names(), error));
         return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
@@ -7933,29 +8451,30 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
                                                      struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_linear linear;
     tegroup_activation_desc unused;
     tegroup_activation_backward_desc activation;
     tegroup_error said;
     if (chain->fused >> i & 1u) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_chain_mlp_plans(plan, i);
+        tegroup_mlp_desc mlp;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WORKSPACE),
+                                                &mlp, run, stream, error));
         if (mlp.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET && mlp.fc2.main_grad.dtype == TEGROUP_DTYPE_UNSET)
             return TEGROUP_OK;
-        return tegroup_impl_mlp_wgrad(&plan->mlps[i / 3], &mlp, run, stream, error);
+        return tegroup_impl_mlp_wgrad(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WGRAD_WORKSPACE), &mlp,
+                                      run, stream, error);
     }
     switch (op->kind) {
     case TEGROUP_CHAIN_LINEAR:
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_linear_dgrad(&plan->ops[i], &linear, run, stream, error));
-        if (linear.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_WGRAD, run, stream, error);
+        tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_layer_dgrad(&linear.layer, &plan->ops[i], run, stream, error));
+        if (op->weights.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        return tegroup_impl_layer_call(&linear.layer, &plan->ops[i], TEGROUP_OP_WGRAD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
         if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-        return tegroup_impl_chain_run_bias(&plan->ops[i].wgrad, &gemm, run, stream, error);
+        return tegroup_impl_chain_call_bias(desc, chain, i, TEGROUP_OP_WGRAD, &plan->ops[i], run, stream, error);
     case TEGROUP_CHAIN_USER:
         if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 1, error);
         memset(&said, 0, sizeof said);
@@ -7967,8 +8486,10 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_activation_backward_check(&activation, tegroup_impl_activation_own_names(), error));
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error)
+                   : TEGROUP_OK;
     }
 }
 
@@ -7979,24 +8500,19 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
     char *gradients = NULL;
     chain->at = -1;
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace && plan->workspace.count > 1)
-        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
+    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace)
+        gradients = (char *)desc->options.workspace + plan->op_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
-                                                  desc->options.workspace_bytes, error));
+        tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
+        tegroup_impl_chain_check_apart(desc, chain, plan->workspace_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
     for (run = 0; run < 2; run++) {
         for (i = 0; i < count; i++) {
@@ -8005,7 +8521,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
         if (!run && desc->options.check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
-            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace_bytes, backward,
                                                             TEGROUP_CHECK_DEEP, error));
     }
     return TEGROUP_OK;
@@ -8025,7 +8541,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [44] Validate ==== */
+/* ==== [46] Validate ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -8161,32 +8677,29 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
-    tegroup_impl_region snapshot;
+    tegroup_impl_buffer buffers[3];
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     t = &desc->tensor;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
                       "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
                       "must be unset: one buffer is validated", 0, t->pointers_space);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_snapshot_address(t, TEGROUP_IMPL_TENSOR, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, &name, error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data, tegroup_impl_extent_bytes(t)),
-        ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
-    snapshot = tegroup_impl_snapshot_region(t);
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
-        ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
+    buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
+    buffers[1] = tegroup_impl_tensor_buffer(t, &name, 0);
+    buffers[2] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)
@@ -8196,7 +8709,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [45] Router ==== */
+/* ==== [47] Router ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -8374,40 +8887,40 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], &desc->logits,
-                                              "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->probabilities, probabilities[0], &desc->logits,
+                                                     "must not overlap logits", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
     loss_memory.data = desc->balance_loss;
     loss_memory.rows = loss_memory.cols = 1;
     loss_memory.ld = 0;
     loss_memory.dtype = TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->probabilities,
+                                                     "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->indices,
+                                                     "must not overlap indices", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
+        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
     operands[0] = &desc->logits;
     operands[1] = &desc->probabilities;
     operands[2] = &desc->weights;
@@ -8472,15 +8985,15 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
-                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
+                                                     "must not overlap indices", error));
     if (desc->balance_coefficient != 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
-                                                  "must not overlap counts", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
-                                              "must not overlap grad_weights", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
+                                                         "must not overlap counts", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
+                                                     "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
@@ -8500,7 +9013,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [46] Permute and combine ==== */
+/* ==== [48] Permute and combine ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -8688,12 +9201,12 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
-                                              "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
-                                              "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
+                                                     "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
+                                                     "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     operands[0] = &desc->indices;
@@ -8713,10 +9226,10 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
-                                              "must not overlap the snapshot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
-                                              "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
+                                                     "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
+                                                     "must not overlap the snapshot", error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -8769,11 +9282,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
-                                              "must not overlap slot_of_row", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
+                                                     "must not overlap slot_of_row", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->weights,
+                                                     "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
@@ -8811,11 +9324,11 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
@@ -8861,24 +9374,24 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                           "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
-                                              "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
-                                              "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
-                                              "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
-                                              "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
-                                              "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
-                                              "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
-                                              "must not overlap grad_permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
+                                                     "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
+                                                     "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
+                                                     "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
+                                                     "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
+                                                     "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

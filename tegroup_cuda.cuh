@@ -115,7 +115,7 @@ static inline tegroup_status tegroup_impl_cuda_check_address(const void *address
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
@@ -126,7 +126,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, const tegroup_impl_name *name,
                                                            tegroup_error *error) {
     return tegroup_impl_cuda_check_address(gather->rows > 0 ? gather->slot_of_row : NULL,
                                            TEGROUP_IMPL_PATH(SLOT_OF_ROW), error);
@@ -137,19 +137,21 @@ static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scala
     return tegroup_impl_cuda_check_address(s->space == TEGROUP_SPACE_DEVICE ? s->data : NULL, field, error);
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error));
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, names->operand[TEGROUP_IMPL_C], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, names->operand[TEGROUP_IMPL_D], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->alpha, "alpha.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
         desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
-    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL, "options.workspace", error);
+    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL,
+                                           "options.workspace", error);
 }
 
 /* ==== [3] Prepare kernel ==== */
@@ -2444,11 +2446,23 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
+/* Algorithms that a plan can choose from, each once. */
+typedef struct tegroup_impl_choices {
+    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
+    int32_t count;
+} tegroup_impl_choices;
+
+static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
+    for (int32_t i = 0; i < choices->count; i++)
+        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
+    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
+}
+
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
- * tegroup_impl_sm90_staggers say. */
+ * driver's function that makes tensor maps besides, what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
+ * tegroup_impl_sm90_staggers say, and the kernel's row of its table. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -2457,7 +2471,8 @@ enum {
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
     TEGROUP_IMPL_PLANNED_LATE,
-    TEGROUP_IMPL_PLANNED_STAGGERS
+    TEGROUP_IMPL_PLANNED_STAGGERS,
+    TEGROUP_IMPL_PLANNED_ROW
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
@@ -2684,12 +2699,11 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
 /* plan.algorithm of both backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES]; /* untuned, the first one runs */
+    tegroup_impl_choice algorithm; /* what runs; untuned, the library's first offer */
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
-    int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
+    int32_t has_algorithm;         /* 0: no product of the problem has a term, and the library is not called */
     int32_t has_unaligned;
-    int32_t alignment;    /* bytes that addresses must be a multiple of for algorithms */
-    int32_t stream_count; /* loop */
+    int32_t alignment; /* bytes that addresses must be a multiple of for algorithm */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
 
@@ -2853,19 +2867,19 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
  * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
-        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms", error);
+        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
+                                      error);
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "options.backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
-static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
+/* Take an algorithm. The library's version and the algorithm decide the bits, so the numerics follow it. */
+static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
-    lt->chosen = i;
-    if (i < lt->count) id = tegroup_impl_hash(id, &lt->algorithms[i], sizeof lt->algorithms[i]);
+    if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
@@ -2913,10 +2927,11 @@ static __global__ void __launch_bounds__(128)
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
-    static const tegroup_setup_item parts[4][3] = {{TEGROUP_SETUP_A_ROWS, TEGROUP_SETUP_A_COLS, TEGROUP_SETUP_A_LD},
-                                                   {TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD},
-                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_C_LD},
-                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD}};
+    static const tegroup_impl_setup_item parts[4][3] = {
+        {TEGROUP_IMPL_SETUP_A_ROWS, TEGROUP_IMPL_SETUP_A_COLS, TEGROUP_IMPL_SETUP_A_LD},
+        {TEGROUP_IMPL_SETUP_B_ROWS, TEGROUP_IMPL_SETUP_B_COLS, TEGROUP_IMPL_SETUP_B_LD},
+        {TEGROUP_IMPL_SETUP_D_ROWS, TEGROUP_IMPL_SETUP_D_COLS, TEGROUP_IMPL_SETUP_C_LD},
+        {TEGROUP_IMPL_SETUP_D_ROWS, TEGROUP_IMPL_SETUP_D_COLS, TEGROUP_IMPL_SETUP_D_LD}};
     const tegroup_function get = f->cublasLtMatrixLayoutGetAttribute, set = f->cublasLtMatrixLayoutSetAttribute;
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
@@ -2935,9 +2950,10 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 }
 
 /* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
-static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
-    const int separate = plan->workspace.count > TEGROUP_SETUP_COUNT + 1;
-    return &plan->workspace.items[TEGROUP_SETUP_COUNT + (separate ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
+static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
+    tegroup_layout layout;
+    tegroup_impl_plan_layout(plan, &layout);
+    return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
 /* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
@@ -2968,50 +2984,52 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     return count;
 }
 
-/* Those that the plan does not hold yet, as far as it has room. */
-static inline void tegroup_impl_lt_add(tegroup_impl_lt_plan *lt, const tegroup_impl_choice *offered, int32_t count) {
-    for (int32_t i = 0; i < count && lt->count < TEGROUP_TUNE_CANDIDATES; i++) {
-        int known = 0;
-        for (int32_t j = 0; j < lt->count; j++)
-            known |= memcmp(&lt->algorithms[j], &offered[i], sizeof offered[i]) == 0;
-        if (!known) lt->algorithms[lt->count++] = offered[i];
+/* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
+static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                             const tegroup_impl_lt_plan *lt, int all,
+                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    const tegroup_impl_setup_items items =
+        tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
+    tegroup_impl_lt_matmul m;
+    int64_t averages[4];
+    const int32_t askings = all ? tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages) : 1;
+    int code = tegroup_impl_lt_grouped(&lt->functions, &plan->problem, &items, &m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    averages[0] = tegroup_impl_lt_mean(desc, &plan->problem);
+    for (int32_t i = 0; i < askings; i++) {
+        tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+        const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
+        const int32_t count = tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m,
+                                                     (int64_t)tegroup_impl_lt_grouped_part(plan).bytes, lt->alignment,
+                                                     &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+        for (int32_t j = 0; j < count; j++) tegroup_impl_choices_add(choices, &offered[j]);
+        if (choices->count == 0) return tegroup_impl_lt_nothing(code, error);
     }
+    return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
-    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
-    const tegroup_impl_setup_items items =
-        tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
-    tegroup_impl_lt_matmul m;
+    tegroup_impl_choices choices;
     tegroup_impl_lt_plan lt;
-    int code = 0;
     memset(&lt, 0, sizeof lt);
+    choices.count = 0;
     lt.functions = tegroup_impl_lt_find(desc);
     lt.alignment = tegroup_impl_lt_grouped_alignment(desc, &plan->problem);
+    lt.has_algorithm = plan->problem.groups > 0 && !tegroup_impl_termless(desc);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
                       "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
-    if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
-        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        int64_t averages[4];
-        const int32_t askings = tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages);
-        for (int32_t i = 0; i < askings; i++) {
-            tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
-            const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
-            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m,
-                                                         (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
-                                                         lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
-            tegroup_impl_lt_add(&lt, offered, count);
-            if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
-        }
+    if (lt.has_algorithm) {
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_choices(desc, plan, &lt, 0, &choices, error));
+        lt.algorithm = choices.list[0];
     }
-    tegroup_impl_lt_choose(plan, &lt, 0);
+    tegroup_impl_lt_take(plan, &lt);
     return TEGROUP_OK;
 }
 
 /* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
-static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
@@ -3025,17 +3043,18 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                           tegroup_error *error) {
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
-    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
+                      0);
     TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),
                       ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
                       desc->options.data_alignment_bytes);
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
-    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, names->operand[TEGROUP_IMPL_A], alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, names->operand[TEGROUP_IMPL_B], alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], alignment, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
 /* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
@@ -3058,31 +3077,31 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->options.workspace);
-    const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(plan->problem.groups, desc->options.workspace);
+    const tegroup_layout_item part = tegroup_impl_lt_grouped_part(plan);
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
     const float beta = desc->accumulate ? 1.0f : call.beta;
     const void *alphas =
-        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_ALPHA) : (const void *)&call.alpha;
-    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_BETA) : (const void *)&beta;
+        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_ALPHA) : (const void *)&call.alpha;
+    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_BETA) : (const void *)&beta;
     const tegroup_impl_setup_call setup =
         tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, items);
     tegroup_impl_lt_matmul m;
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
-    if (lt.count > 0) {
+    if (lt.has_algorithm) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
-    if (lt.count == 0) return TEGROUP_OK;
+    if (!lt.has_algorithm) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
-        tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
-        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
-        tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->options.workspace + part->offset_bytes, part->bytes, stream);
+        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_A), &m.a,
+        tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_B), &m.b, betas,
+        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_IMPL_SETUP_D : TEGROUP_IMPL_SETUP_C), tegroup_impl_lt_c(&m),
+        tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_D), &m.d, &lt.algorithm,
+        (char *)desc->options.workspace + part.offset_bytes, part.bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
@@ -3127,40 +3146,58 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
+/* Bytes of the workspace that one stream's matmuls have to themselves. */
+static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
+    return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
+}
+
+/* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
+static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                          const tegroup_impl_lt_plan *lt, int32_t alignment,
+                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
+    tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+    tegroup_impl_lt_matmul m;
+    int code = tegroup_impl_lt_describe(&lt->functions, p, 0, &m.desc);
+    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    const int32_t count =
+        tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m, tegroup_impl_lt_loop_slot(plan), alignment,
+                               NULL, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+    for (int32_t i = 0; i < count; i++) tegroup_impl_choices_add(choices, &offered[i]);
+    return count > 0 ? TEGROUP_OK : tegroup_impl_lt_nothing(code, error);
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t slots = tegroup_impl_max(1, desc->options.stream_count),
-                  slot = (int64_t)plan->workspace.items[0].bytes / slots;
-    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
-    tegroup_impl_lt_matmul m;
+    tegroup_impl_choices aligned, unaligned;
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
+    aligned.count = unaligned.count = 0;
     lt.functions = tegroup_impl_lt_find(desc);
-    lt.stream_count = desc->options.stream_count;
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
-    if (p->groups > 0 && !tegroup_impl_termless(desc)) {
-        int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
-        if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_IMPL_LT_OFFERED, &code);
-        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
-        lt.has_unaligned =
-            tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+    lt.has_algorithm = p->groups > 0 && !tegroup_impl_termless(desc);
+    if (lt.has_algorithm) {
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, &aligned, error));
+        lt.algorithm = aligned.list[0];
+        lt.has_unaligned = tegroup_impl_lt_loop_choices(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
+        if (lt.has_unaligned) lt.unaligned = unaligned.list[0];
     }
-    tegroup_impl_lt_choose(plan, &lt, 0);
+    tegroup_impl_lt_take(plan, &lt);
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         tegroup_error *error) {
-    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->options.stream_count == lt.stream_count, ERROR_PLAN, "options.stream_count", "must be as planned",
-                      lt.stream_count, desc->options.stream_count);
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
+                      0);
+    TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,
+                      "options.stream_count", "must be as planned: each stream has a part of the workspace",
+                      plan->cublas_parts, desc->options.stream_count);
     if (desc->options.stream_count == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->options.streams != NULL, ERROR_NULL_ARGUMENT, "options.streams", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->options.events != NULL, ERROR_NULL_ARGUMENT, "options.events", "must not be NULL", 1, 0);
@@ -3211,7 +3248,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
-    algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
+    algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
                                                                      &loop->m.b, tegroup_impl_lt_c(&loop->m),
@@ -3219,8 +3256,8 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
-        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
-        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
+        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a,
+        a, &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
         &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
@@ -3260,8 +3297,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const tegroup_problem *p = &plan->problem;
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     const int32_t forks = (int32_t)tegroup_impl_min(desc->options.stream_count, p->groups);
-    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->options.stream_count);
-    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace);
+    const int64_t slot_bytes = tegroup_impl_lt_loop_slot(plan);
+    char *slots = (char *)desc->options.workspace;
     tegroup_impl_lt_loop loop;
     int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
@@ -3286,8 +3323,10 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
-        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
-        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->options.workspace);
+        tegroup_layout layout;
+        tegroup_impl_plan_layout(plan, &layout);
+        loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
                                 stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),
@@ -4238,11 +4277,11 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     }
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
                                               "must be readable", error));
-    return tegroup_impl_portable_take_row(plan,
-                                          tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
-                                                                       forward ? p->k : p->n,
-                                                                       desc->options.expected_rows_max / 2 <= average, limit),
-                                          error);
+    return tegroup_impl_portable_take_row(
+        plan,
+        tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n,
+                                     desc->options.expected_rows_max / 2 <= average, limit),
+        error);
 }
 
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -6155,6 +6194,7 @@ static inline int tegroup_impl_sm90_image(void) {
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t number, tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + number;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)number;
 #if !defined(TEGROUP_NO_PORTABLE)
     if (row->shared_bytes == 0)
         return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count), error);
@@ -6203,6 +6243,28 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
     int32_t count = 0;
     while (tegroup_impl_sm90_candidate(plan, count) >= 0) count++;
     return count;
+}
+
+/* A plan's kernel as a choice: its row of the table, and its tile, which tells whether another build's table is this one. */
+static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
+    choice.words[0] = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
+    choice.words[1] = (uint64_t)plan->tile_m;
+    choice.words[2] = (uint64_t)plan->tile_n;
+    return choice;
+}
+
+/* The kernels that tegroup_plan_tune may time for a plan. */
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, tegroup_impl_choices *choices,
+                                                       tegroup_error *error) {
+    for (int32_t i = 0; i < tegroup_impl_sm90_candidates(plan); i++) {
+        tegroup_plan candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, tegroup_impl_sm90_candidate(plan, i), error));
+        const tegroup_impl_choice choice = tegroup_impl_sm90_choice(&candidate);
+        tegroup_impl_choices_add(choices, &choice);
+    }
+    return TEGROUP_OK;
 }
 
 /* Forward, for few rows: loaded two steps at a time. */
@@ -6499,8 +6561,8 @@ static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_d
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -6508,12 +6570,16 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     int32_t first, usual;
     int64_t blocks, late;
     cudaError_t code;
-    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
-                      p->rows);
+    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
+                      "must be countable in 31 bits", most, p->rows);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error));
-    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
+    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(A, COLS),
                       "must be countable in 31 bits", most, p->n);
-    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
+    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(D, COLS),
                       "must be countable in 31 bits", most, p->k);
 #if CUDART_VERSION >= 12050
     code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
@@ -6537,7 +6603,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
-static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
@@ -6550,7 +6616,7 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_error *error) {
+                                                     const tegroup_impl_names *names, tegroup_error *error) {
     (void)plan;
 #if defined(TEGROUP_NO_PORTABLE)
     TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] == TEGROUP_IMPL_SM90_THREADS, ERROR_NOT_BUILT,
@@ -6558,10 +6624,10 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, TEGROUP_IMPL_C, error));
-    return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
+    return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
 
 /* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
@@ -6610,8 +6676,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     }
     *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
-                            (int64_t)code);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, "plan",
+                            "must be of operands that the driver can describe to TMA", 0, (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }
@@ -6809,14 +6875,14 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
     return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
 }
 
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error) {
     tegroup_target target;
-    (void)desc, (void)error; /* unread where no GPU backend is built */
+    (void)desc, (void)names, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, plan, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, names, plan, error);
 #endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
@@ -6840,15 +6906,15 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
 }
 
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_error *error) {
-    (void)desc, (void)error;
+                                                     const tegroup_impl_names *names, tegroup_error *error) {
+    (void)desc, (void)names, (void)error;
     if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, names, error);
 #endif
 #if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, names, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
 #endif
     default: break;
@@ -6909,65 +6975,66 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 
 /* ==== [29] GPU backends: choosing an algorithm ==== */
 
-/* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
-static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
-    int32_t count = 0;
+/* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
+static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
     (void)plan; /* unread where no backend has a choice */
 #if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
+    if (tegroup_impl_uses_cublaslt(plan->backend)) choice = tegroup_impl_lt_plan_of(plan).algorithm;
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan);
+    if (plan->backend == TEGROUP_BACKEND_SM90) choice = tegroup_impl_sm90_choice(plan);
 #endif
-    return (int32_t)tegroup_impl_clamp(count, 1, TEGROUP_TUNE_CANDIDATES);
+    return choice;
 }
 
-/* The plan with candidate i. */
-static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int32_t i, tegroup_error *error) {
-    (void)plan, (void)i, (void)error;
+/* The plan with this choice, which must be one that is offered here. */
+static inline tegroup_status tegroup_impl_cuda_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                    tegroup_error *error) {
+    (void)plan, (void)choice, (void)error;
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        tegroup_impl_lt_choose(plan, &lt, i);
+        lt.algorithm = *choice;
+        tegroup_impl_lt_take(plan, &lt);
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    const int32_t row = plan->backend == TEGROUP_BACKEND_SM90 ? tegroup_impl_sm90_candidate(plan, i) : -1;
-    if (row >= 0) return tegroup_impl_sm90_choose(plan, row, error);
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 #endif
     return TEGROUP_OK;
 }
 
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
-    tegroup_impl_choice choice;
-    memset(&choice, 0, sizeof choice);
+/* All choices that a backend offers for the plan's problem, the plan's own first. */
+static inline tegroup_status tegroup_impl_cuda_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_choice own = tegroup_impl_cuda_choice(plan);
+    (void)desc, (void)error;
+    choices->count = 0;
+    tegroup_impl_choices_add(choices, &own);
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        if (lt.count > 0) choice = lt.algorithms[lt.chosen];
+        if (!lt.has_algorithm) return TEGROUP_OK;
+        return plan->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED
+                   ? tegroup_impl_lt_grouped_choices(desc, plan, &lt, 1, choices, error)
+                   : tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, choices, error);
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) { /* by its tile: the table's order may change */
-        choice.words[0] = (uint64_t)plan->tile_m;
-        choice.words[1] = (uint64_t)plan->tile_n;
-    }
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choices(plan, choices, error);
 #endif
-    (void)plan;
-    return choice;
+    return TEGROUP_OK;
 }
 
 /* A choice from elsewhere must be among what is offered here. */
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error) {
-    for (int32_t i = 0; i < tegroup_impl_cuda_candidates(plan); i++) {
-        tegroup_plan candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
-        const tegroup_impl_choice offered = tegroup_impl_cuda_choice(&candidate);
-        if (memcmp(&offered, choice, sizeof offered) != 0) continue;
-        *plan = candidate;
-        return TEGROUP_OK;
-    }
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_choice *choice, tegroup_error *error) {
+    tegroup_impl_choices offered;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc, &offered, error));
+    for (int32_t i = 0; i < offered.count; i++)
+        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_cuda_take(plan, choice, error);
     return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
 }
 
@@ -7038,16 +7105,15 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
 }
 
 /* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
- * always after one that spends little power would find the clock high. Each plan is made again when its turn comes: all of them
- * at once would be too much for a small stack. */
+ * always after one that spends little power would find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
-    int32_t order[TEGROUP_TUNE_CANDIDATES];
+    int32_t order[TEGROUP_TUNE_CANDIDATES], count;
+    tegroup_impl_choices choices;
     uint64_t state = 1;
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
-    const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     tegroup_error last;
@@ -7062,12 +7128,14 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc->gemm, &choices, error));
+    count = choices.count;
     memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
         candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
     for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
@@ -7077,7 +7145,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
-            TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
@@ -7092,7 +7160,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         return last.status;
     }
     candidate = *plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[best], error));
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;

@@ -89,9 +89,9 @@ static void make(machine *m, tegroup_space space) {
 
     /* 2. plan, once: the products' backends, the workspaces, and what is saved, in bytes */
     MUST(tegroup_mlp_plan_make(d, NULL, &m->plan, &error));
-    d->options.workspace_bytes = m->plan.workspace.total_bytes;
+    d->options.workspace_bytes = m->plan.workspace_bytes;
     d->options.workspace = memory(d->options.workspace_bytes);
-    m->wgrad_workspace = memory(m->plan.wgrad_workspace.total_bytes); /* of its own: wgrad runs beside other calls */
+    m->wgrad_workspace = memory(m->plan.wgrad_workspace_bytes); /* of its own: wgrad runs beside other calls */
     m->prepare.struct_size = sizeof m->prepare;
     m->prepare.space = space;
     m->prepare.shape = d->input.shape;
@@ -106,7 +106,7 @@ static void step(machine *m, cudaStream_t first, cudaStream_t second, cudaEvent_
     MUST(tegroup_mlp_dgrad(&m->plan, &m->mlp, first, &error));
     saved = m->mlp; /* plain buffers: all that wgrad needs, now or at any later time */
     saved.options.workspace = m->wgrad_workspace;
-    saved.options.workspace_bytes = m->plan.wgrad_workspace.total_bytes;
+    saved.options.workspace_bytes = m->plan.wgrad_workspace_bytes;
     if (first) MUST(cudaEventRecord(fork, first));
     if (first) MUST(cudaStreamWaitEvent(second, fork, 0));
     MUST(tegroup_mlp_wgrad(&m->plan, &saved, second, &error));
@@ -120,9 +120,13 @@ int main() {
     MUST(cudaStreamCreate(&first)); MUST(cudaStreamCreate(&second)); MUST(cudaEventCreate(&fork)); MUST(cudaEventCreate(&join));
     make(gpu, TEGROUP_SPACE_DEVICE);
     make(cpu, TEGROUP_SPACE_HOST);
-    const struct { const char *name; const tegroup_layout *of; } layouts[] = {
-        {"saved by forward", &gpu->plan.saved_by_forward}, {"saved by dgrad", &gpu->plan.saved_by_dgrad}, {"workspace", &gpu->plan.workspace}};
-    for (int i = 0; i < 3; i++) tegroup_layout_text(layouts[i].of, text, sizeof text), printf("%s\n%s\n", layouts[i].name, text);
+    const struct { const char *name; tegroup_mlp_memory of; } memories[] = {
+        {"saved by forward", TEGROUP_MLP_SAVED_BY_FORWARD}, {"saved by dgrad", TEGROUP_MLP_SAVED_BY_DGRAD}, {"workspace", TEGROUP_MLP_WORKSPACE}};
+    for (int i = 0; i < 3; i++) {
+        tegroup_layout layout;
+        MUST(tegroup_mlp_layout(&gpu->plan, memories[i].of, &layout, &error));
+        tegroup_layout_text(&layout, text, sizeof text), printf("%s\n%s\n", memories[i].name, text);
+    }
 
     step(gpu, first, second, fork, join); MUST(cudaStreamSynchronize(first)); /* no rows yet: loads the kernels */
     MUST(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal));

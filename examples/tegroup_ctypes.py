@@ -18,7 +18,7 @@ HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tegroup
 
 _PLAIN = {
     "void": None, "char": ctypes.c_char, "int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double,
-    "size_t": ctypes.c_size_t, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
+    "size_t": ctypes.c_size_t, "uint8_t": ctypes.c_uint8, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32, "int64_t": ctypes.c_int64,
     "uint64_t": ctypes.c_uint64,
 }
 structs, enums, functions = {}, {}, {}  # by C name; enums: name -> {constant: value}

@@ -329,9 +329,9 @@ static tegroup_tensor activation(const tegroup_shape *rows, tegroup_matrix m)
 }
 
 /* One workspace serves every call of a pass: they run one after another. */
-static void reserve(pass *p, const tegroup_layout *layout)
+static void reserve(pass *p, size_t bytes)
 {
-    if (p->workspace_bytes < layout->total_bytes) p->workspace_bytes = layout->total_bytes;
+    if (p->workspace_bytes < bytes) p->workspace_bytes = bytes;
 }
 
 static void plan_product(pass *p, product *q, tegroup_op op, double rows, double n, double k)
@@ -344,7 +344,7 @@ static void plan_product(pass *p, product *q, tegroup_op op, double rows, double
     q->desc.options.threads = p->m->s.threads;
     must(tegroup_plan_make(&q->desc, NULL, &q->plan, &error), &error);
     q->flop = 2 * rows * n * k;
-    reserve(p, &q->plan.workspace);
+    reserve(p, q->plan.workspace_bytes);
 }
 
 /* Plan y = x weight^T (+ bias) and its gradients. Weight gradients add up over micro-batches; grad_x is overwritten,
@@ -468,7 +468,7 @@ static void plan_experts(pass *p, block *b)
     desc->dgrad_out = activation(&b->routed, g->permuted);
     must(tegroup_mlp_plan_make(desc, NULL, &b->plan, &error), &error);
     b->experts_flop = 6.0 * (double)rows * (double)s->width * (double)s->hidden;
-    reserve(p, &b->plan.workspace);
+    reserve(p, b->plan.workspace_bytes);
 }
 
 static void make_block(pass *p, int index, const tegroup_shape *dense)
@@ -495,7 +495,7 @@ static void make_block(pass *p, int index, const tegroup_shape *dense)
     tegroup_layout layout;
     const tegroup_permutation_desc permutation = permutation_of(p, b);
     must(tegroup_permutation_layout(&permutation, &layout, &error), &error);
-    reserve(p, &layout);
+    reserve(p, layout.total_bytes);
 
     const gradients *g = &p->grad;
     plan_linear(p, &b->router, dense, &b->weights->router, NULL, b->normed, b->logits, g->normed, g->router_logits, 1);

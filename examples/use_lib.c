@@ -71,7 +71,7 @@ int main(void)
     gemm.d.shape.cols = OUT;
 
     must(tegroup_plan_make(&gemm, NULL, &plan, &error), &error);
-    gemm.options.workspace_bytes = plan.workspace.total_bytes;
+    gemm.options.workspace_bytes = plan.workspace_bytes;
     gemm.options.workspace = on_device(NULL, gemm.options.workspace_bytes);
     must(tegroup_snapshot_layout(&gemm.a.shape, &layout, &error), &error);
     tegroup_prepare_desc prepare = { .struct_size = sizeof prepare, .shape = gemm.a.shape, .space = TEGROUP_SPACE_DEVICE,

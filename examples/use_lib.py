@@ -48,8 +48,8 @@ def multiply(op, a, b, d):
     desc = tg.tegroup_gemm_desc(op=op, space=tg.TEGROUP_SPACE_DEVICE, a=a, b=b, d=d)
     plan = tg.tegroup_plan()
     library.tegroup_plan_make(desc, None, plan)
-    workspace = aligned(plan.workspace.total_bytes)
-    desc.options.workspace, desc.options.workspace_bytes = workspace.data_ptr(), plan.workspace.total_bytes
+    workspace = aligned(plan.workspace_bytes)
+    desc.options.workspace, desc.options.workspace_bytes = workspace.data_ptr(), plan.workspace_bytes
     library.tegroup_gemm(plan, desc, torch.cuda.current_stream().cuda_stream)
     return plan
 

@@ -19,6 +19,20 @@ TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, siz
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size); /* one line */
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size);    /* a line an item */
 
+/* Constructors: the common case in a line. They check nothing (whoever takes the struct does), keep nothing, and what they return
+ * may be edited before it is used: another encoding, an ld, a list instead of data. data may be const here; a call writes it only
+ * where its tensor is an output.
+ *   sizes     COUNTS [groups] of I32 or I64 in `space`: the rows of each group
+ *   shape     ragged rows: a buffer of `rows` rows, of which each of the groups owns some
+ *   tensor    ragged rows of `cols` columns in one buffer: shape's groups, rows, sizes and snapshot
+ *   uniform   [groups, rows, cols] in one buffer: weights
+ *   matrix    [rows, cols] without gaps between rows                                                                      */
+TEGROUP_API tegroup_sizes  tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space);
+TEGROUP_API tegroup_shape  tegroup_shape_of(int32_t groups, int64_t rows, int64_t cols, tegroup_sizes sizes);
+TEGROUP_API tegroup_tensor tegroup_tensor_of(tegroup_shape shape, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, int64_t cols, tegroup_dtype dtype, const void *data);
+TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype);
+
 /* Scaling modes: the row of facts (NULL for an unknown mode), the extent of one group's scales, and the place of a scale.
  * rows and cols are the data's; columnwise is 0 or 1, see tegroup_scaling.
  * Returns ERROR_NULL_ARGUMENT, ERROR_VALUE (mode, negative extents), ERROR_OVERFLOW. */
@@ -37,8 +51,10 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 /* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
-/* Set-up workspace of a grouped cuBLASLt matmul: items as tegroup_setup_item. 0 <= groups <= TEGROUP_MAX_GROUPS. */
-TEGROUP_API_STATUS tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error);
+/* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the sizes are; on success
+ * shape->snapshot points there, and every tensor made from the shape from then on has it. Errors are those of tegroup_prepare. */
+TEGROUP_API_STATUS tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
+    struct CUstream_st *stream, tegroup_error *error);
 
 /* The tables that dispatch reads, for printing and for documentation. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count);
@@ -58,6 +74,10 @@ TEGROUP_API_STATUS tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_
  * uneven, up to four times, for what tegroup_plan_tune may then try. */
 TEGROUP_API_STATUS tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
     tegroup_plan *plan, tegroup_error *error);
+
+/* What each byte of a plan's workspace is for, in the order in which it is carved. Returns ERROR_NULL_ARGUMENT, ERROR_STRUCT_SIZE,
+ * ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error);
 
 /* Everything that tegroup_gemm checks before it starts, and nothing else. */
 TEGROUP_API_STATUS tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc, tegroup_error *error);
@@ -120,6 +140,11 @@ TEGROUP_API_STATUS tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup
 TEGROUP_API_STATUS tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
     struct CUstream_st *stream, tegroup_error *error);
 
+/* What each byte of a plan's workspace, or of what the caller saves, is for. Returns ERROR_NULL_ARGUMENT, ERROR_UNSET,
+ * ERROR_VALUE, ERROR_STRUCT_SIZE, ERROR_PLAN. */
+TEGROUP_API_STATUS tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
+
 /* The product that one of these calls runs for fc1 or fc2, to put to tegroup_explain or, with plan->fc1 or plan->fc2, to
  * tegroup_plan_tune (not where the plan fused the product: its kernel has one tile). plan NULL: what lies in the workspace has no address. */
 TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
@@ -132,6 +157,8 @@ TEGROUP_API_STATUS tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_
  * tegroup_activation_desc; those of arguments and of the chain begin so. */
 TEGROUP_API_STATUS tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
     tegroup_chain_plan *plan, tegroup_error *error);
+TEGROUP_API_STATUS tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+    tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_explain(const tegroup_chain_desc *desc,
     tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS], tegroup_error *error);
 TEGROUP_API_STATUS tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,

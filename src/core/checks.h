@@ -1,16 +1,16 @@
 /* ---- Checks of tensors and matrices ---- */
 
-/* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
+/* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_A,
     TEGROUP_IMPL_B,
     TEGROUP_IMPL_C,
     TEGROUP_IMPL_D,
     TEGROUP_IMPL_BIAS,
-    TEGROUP_IMPL_TENSOR /* of an operation that has one */
+    TEGROUP_IMPL_OPERANDS
 } tegroup_impl_operand;
 
-/* Their paths in a tensor called `name`, as one literal each. */
+/* The members of a tensor called `name` that rules are about, by their paths. */
 /* clang-format off */
 #define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
     X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
@@ -28,17 +28,44 @@ typedef enum tegroup_impl_member {
 } tegroup_impl_member;
 #undef TEGROUP_IMPL_ENUMERATE
 
+/* What errors call a tensor, in the words of the call that the caller made: a product's a is a layer's input. */
+typedef struct tegroup_impl_name {
+    const char *name;
+    const char *members[TEGROUP_IMPL_MEMBER_COUNT];
+    /* rules about another tensor that name this one */
+    const char *apart, *groups, *rows, *cols, *dtype, *ragged;
+} tegroup_impl_name;
+
 #define TEGROUP_IMPL_PATH_ONLY(member, path) path,
+#define TEGROUP_IMPL_NAME(name)                                                                                        \
+    {                                                                                                                  \
+        name, {TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name)}, "must not overlap " name,                          \
+            "must equal " name ".shape.groups", "must equal " name ".shape.rows", "must equal " name ".shape.cols",    \
+            "must equal " name ".dtype (FP8: either kind)", "must be set just when that of " name " is"                \
+    }
+
 #define TEGROUP_IMPL_PATHS(name)                                                                                       \
     { TEGROUP_IMPL_MEMBERS(TEGROUP_IMPL_PATH_ONLY, name) }
 
-static inline const char *tegroup_impl_path(tegroup_impl_operand operand, tegroup_impl_member member) {
-    static const char *const paths[6][TEGROUP_IMPL_MEMBER_COUNT] = {
-        TEGROUP_IMPL_PATHS("a"), TEGROUP_IMPL_PATHS("b"),    TEGROUP_IMPL_PATHS("c"),
-        TEGROUP_IMPL_PATHS("d"), TEGROUP_IMPL_PATHS("bias"), TEGROUP_IMPL_PATHS("tensor")};
-    return paths[operand][member];
+/* Every function that has rules of one tensor is given its `name`. */
+#define TEGROUP_IMPL_PATH(member) (name->members[TEGROUP_IMPL_MEMBER_##member])
+
+/* The names of a product's operands, and of its tail. */
+typedef struct tegroup_impl_names {
+    const tegroup_impl_name *operand[TEGROUP_IMPL_OPERANDS];
+    const char *tail;
+} tegroup_impl_names;
+#define TEGROUP_IMPL_OPERAND_PATH(which, member)                                                                       \
+    (names->operand[TEGROUP_IMPL_##which]->members[TEGROUP_IMPL_MEMBER_##member])
+
+/* In the words of tegroup_gemm. */
+static inline const tegroup_impl_names *tegroup_impl_gemm_names(void) {
+    static const tegroup_impl_name named[TEGROUP_IMPL_OPERANDS] = {TEGROUP_IMPL_NAME("a"), TEGROUP_IMPL_NAME("b"),
+                                                                   TEGROUP_IMPL_NAME("c"), TEGROUP_IMPL_NAME("d"),
+                                                                   TEGROUP_IMPL_NAME("bias")};
+    static const tegroup_impl_names names = {{&named[0], &named[1], &named[2], &named[3], &named[4]}, "tail"};
+    return &names;
 }
-#define TEGROUP_IMPL_PATH(member) tegroup_impl_path(operand, TEGROUP_IMPL_MEMBER_##member)
 
 TEGROUP_IMPL_HD int tegroup_impl_ragged(const tegroup_shape *shape) {
     return shape->row_sizes.encoding != TEGROUP_ENCODING_UNSET;
@@ -81,7 +108,7 @@ static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const 
 }
 
 /* Rules of one tensor by itself, data pointers apart. */
-static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
@@ -146,6 +173,15 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     return TEGROUP_OK;
 }
 
+/* An optional tensor is there by its dtype; one that has memory and no dtype was not meant to be left out. usual: a type that it
+ * might have. */
+static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                       tegroup_dtype usual, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set with data", usual,
+                      0);
+    return TEGROUP_OK;
+}
+
 /* Each group of a snapshot must lie inside the tensor: what tegroup_prepare sees to, unless somebody wrote over it. */
 static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, const char *field,
                                                        tegroup_error *error) {
@@ -168,7 +204,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
 }
 
 /* A ragged tensor's snapshot: its address, and what a host may read of it. */
-static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                                  tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     if (!tegroup_impl_ragged(shape)) return TEGROUP_OK;
@@ -180,7 +216,7 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                          tegroup_check_level level, tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
@@ -212,7 +248,7 @@ static inline size_t tegroup_impl_element(tegroup_dtype dtype) {
 }
 
 /* A tensor's elements: one buffer, or a list. */
-static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      tegroup_error *error) {
     const tegroup_shape *shape = &t->shape;
     const size_t element = tegroup_impl_element(t->dtype);
@@ -235,12 +271,12 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, te
 
 /* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
  * caller's that it was prepared for this shape. */
-static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, operand, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, operand, level, error));
-    return tegroup_impl_check_data(t, operand, error);
+        TEGROUP_IMPL_TRY(tegroup_impl_check_prepared(t, name, level, error));
+    return tegroup_impl_check_data(t, name, error);
 }
 
 /* An operation that reads a snapshot where its data are needs the sizes there, too: prepare has left both in one place. */
@@ -253,7 +289,7 @@ static inline tegroup_status tegroup_impl_check_sizes_space(const tegroup_shape 
 
 /* The index that an operand's rows are picked by. What it holds may be anything: a slot outside means zeros. */
 static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                      tegroup_impl_operand operand, tegroup_error *error) {
+                                                      const tegroup_impl_name *name, tegroup_error *error) {
     if (t->shape.rows == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(!gather->slot_of_row || gather->rows > 0, ERROR_UNSET, TEGROUP_IMPL_PATH(GATHER_ROWS),
                       "must be set with slot_of_row", 1, 0);
@@ -262,55 +298,6 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(gather->slot_of_row, 8), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(SLOT_OF_ROW),
                       "must be aligned to its element", 8, (uintptr_t)gather->slot_of_row % 8);
     return TEGROUP_OK;
-}
-
-/* A tensor's data against a plain range. A list's entries are looked at at the deep level. */
-static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const void *base, int64_t bytes,
-                                               tegroup_check_level level) {
-    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
-    int64_t extent;
-    int32_t g;
-    if (t->dtype == TEGROUP_DTYPE_UNSET) return 0; /* its shape may be anything */
-    extent = tegroup_impl_extent_bytes(t);
-    if (!tegroup_impl_listed(t)) return tegroup_impl_overlaps(t->data, extent, base, bytes);
-    if (level != TEGROUP_CHECK_DEEP || t->pointers_space != TEGROUP_SPACE_HOST) return 0;
-    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
-        view = tegroup_snapshot_read(t->shape.snapshot);
-    for (g = 0; g < t->shape.groups; g++) {
-        if (view.rows) { /* exactly what the group has there */
-            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
-            extent = 0;
-            if (view.rows[g] > 0 && cols > 0)
-                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
-        }
-        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
-    }
-    return 0;
-}
-
-/* Bytes of a tensor's list, which is read wherever its entries live. */
-static inline int64_t tegroup_impl_list_bytes(const tegroup_tensor *t) {
-    return t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(t) ? (int64_t)sizeof(void *) * t->shape.groups : 0;
-}
-
-/* A range that is written against a tensor's data and list. */
-static inline int tegroup_impl_tensor_overwritten(const tegroup_tensor *t, const void *base, int64_t bytes,
-                                                  tegroup_check_level level) {
-    return tegroup_impl_overlaps(t->pointers, tegroup_impl_list_bytes(t), base, bytes)
-           || tegroup_impl_tensor_overlaps(t, base, bytes, level);
-}
-
-/* A tensor that is written against another's data and list, or its own list. Two lists' entries are not compared. */
-static inline int tegroup_impl_tensors_overlap(const tegroup_tensor *out, const tegroup_tensor *t,
-                                               tegroup_check_level level) {
-    if (out->dtype == TEGROUP_DTYPE_UNSET || t->dtype == TEGROUP_DTYPE_UNSET) return 0;
-    if (tegroup_impl_listed(t) && tegroup_impl_tensor_overlaps(out, t->pointers, tegroup_impl_list_bytes(t), level))
-        return 1;
-    if (out == t) return 0;
-    if (!tegroup_impl_listed(t)) return tegroup_impl_tensor_overlaps(out, t->data, tegroup_impl_extent_bytes(t), level);
-    if (!tegroup_impl_listed(out))
-        return tegroup_impl_tensor_overlaps(t, out->data, tegroup_impl_extent_bytes(out), level);
-    return 0;
 }
 
 /* Plain matrices. */
@@ -381,9 +368,9 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
 }
 
 /* An output must not share memory with another operand; `rule` names that one. */
-static inline tegroup_status tegroup_impl_check_apart(const tegroup_matrix *out, const char *field,
-                                                      const tegroup_matrix *other, const char *rule,
-                                                      tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_matrix_apart(const tegroup_matrix *out, const char *field,
+                                                             const tegroup_matrix *other, const char *rule,
+                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
                                              tegroup_impl_matrix_bytes(other)),
                       ERROR_OVERLAP, field, rule, 0, 1);
@@ -435,8 +422,8 @@ static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_l
                                                                  const tegroup_matrix *const *others, int32_t count,
                                                                  tegroup_error *error) {
     int32_t i;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_workspace(layout, "workspace", "workspace_bytes", workspace, workspace_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
+                                                  workspace_bytes, error));
     for (i = 0; i < count; i++)
         TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
                                                  tegroup_impl_matrix_bytes(others[i])),

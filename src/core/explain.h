@@ -40,8 +40,8 @@ static inline uint32_t tegroup_impl_built(void) {
 /* The current device as a target; sm stays 0 where there is none. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
 /* Complete a plan for the current device: tile, kernel, attributes. */
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error);
 /* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
 static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
 /* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
@@ -103,7 +103,8 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
     then.cublaslt_version = version;
     for (i = 0; i < count; i++) {
         if (quirks[i].action != TEGROUP_QUIRK_REFUSE || quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-            || desc->options.ignore_quirks >> i & 1u || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
+            || desc->options.ignore_quirks >> i & 1u
+            || !tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, &then))
             continue;
         then.cublaslt_version = quirks[i].cublaslt_below;
         i = -1; /* another may apply to that one */
@@ -114,8 +115,8 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
 /* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
  * here: the target is this machine, so that the handle for it must be there, too. */
 static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
-                                         const tegroup_problem *p, const tegroup_target *target, int here,
-                                         tegroup_verdict *v) {
+                                         const tegroup_impl_names *names, const tegroup_problem *p,
+                                         const tegroup_target *target, int here, tegroup_verdict *v) {
     int32_t met = 0;
     int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
     int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
@@ -149,17 +150,18 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
                       "is newer than the backend knows", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, "a.dtype",
+    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
                       "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT, "a.dtype",
-                      "must not be F16 in a build with TEGROUP_NO_F16", TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
+                      TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
+                      TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
                       "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, "a.scaling",
+    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, SCALING),
                       "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, "b.scaling",
+    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
                       "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, "d.dtype",
+    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
                       "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
                       "is older than the backend needs here",
@@ -170,7 +172,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
     for (i = 0; i < 4; i++) {
-        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_SIZES_SPACE);
+        const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_SIZES_SPACE];
         TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
                           field, "must be HOST", TEGROUP_SPACE_HOST, p->rows_space[i]);
         TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_HOST || TEGROUP_IMPL_HAS(HOST_SIZES), ERROR_UNSUPPORTED,
@@ -178,23 +180,23 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     }
     for (i = 0; i < 4; i++) {
         TEGROUP_IMPL_NEED(!p->ragged_cols[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_COL_SIZES),
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_COL_SIZES],
                           "must be unset: the backend takes groups of the same columns", TEGROUP_ENCODING_UNSET, 1);
         TEGROUP_IMPL_NEED(!p->has_elements[i] || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_ELEMENTS),
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_ELEMENTS],
                           "must be 0: the backend takes groups of the same columns", 0, 1);
     }
-    TEGROUP_IMPL_NEED(
-        !p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
-        tegroup_impl_path(p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B, TEGROUP_IMPL_MEMBER_ROW_SIZES),
-        "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    TEGROUP_IMPL_NEED(!p->irregular || TEGROUP_IMPL_HAS(IRREGULAR), ERROR_UNSUPPORTED,
+                      names->operand[p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B]
+                          ->members[TEGROUP_IMPL_MEMBER_ROW_SIZES],
+                      "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
-                          tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_GATHER_ROWS),
+                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS],
                           "must be 0: the backend reads rows in their order, from a permuted copy", 0,
                           i == TEGROUP_IMPL_A ? desc->gather_a.rows : desc->gather_b.rows);
     for (i = 0; i < 5; i++) {
-        const char *field = tegroup_impl_path((tegroup_impl_operand)i, TEGROUP_IMPL_MEMBER_POINTERS_SPACE);
+        const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_POINTERS_SPACE];
         TEGROUP_IMPL_NEED(p->pointers_space[i] == TEGROUP_SPACE_UNSET || TEGROUP_IMPL_HAS(LISTS), ERROR_UNSUPPORTED,
                           field, "must be unset", TEGROUP_SPACE_UNSET, p->pointers_space[i]);
         TEGROUP_IMPL_NEED(p->pointers_space[i] != TEGROUP_SPACE_HOST || !TEGROUP_IMPL_HAS(DEVICE_SIZES),
@@ -224,22 +226,22 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
                       0, p->beta_stride);
-    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED, "bias",
-                      "must be absent", 0, p->bias);
-    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, "tail", "must be KEEP",
-                      TEGROUP_TAIL_KEEP, p->tail);
-    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED, "options.sm_limit",
-                      "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
-    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data, ERROR_UNSUPPORTED,
-                      "options.data_alignment_bytes", "must be 0 or at least what the backend needs", data,
-                      desc->options.data_alignment_bytes);
+    TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED,
+                      names->operand[TEGROUP_IMPL_BIAS]->name, "must be absent", 0, p->bias);
+    TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, names->tail,
+                      "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
+    TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED,
+                      "options.sm_limit", "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
+    TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data,
+                      ERROR_UNSUPPORTED, "options.data_alignment_bytes", "must be 0 or at least what the backend needs",
+                      data, desc->options.data_alignment_bytes);
     TEGROUP_IMPL_NEED(rule->backend != TEGROUP_BACKEND_CUBLASLT_GROUPED || !tegroup_impl_placed(desc)
                           || desc->options.data_alignment_bytes >= data,
                       ERROR_UNSUPPORTED, "options.data_alignment_bytes",
                       "must say that groups at shape.offsets begin at multiples of what the backend needs", data,
                       desc->options.data_alignment_bytes);
     for (i = 0; unit && i < 4; i++) {
-        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+        const tegroup_impl_name *name = names->operand[i];
         const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d}, *t = tensors[i];
         const tegroup_dtype dtypes[4] = {p->a, p->b, p->d, p->d};
         const int64_t lds[4] = {p->lda, p->ldb, p->ldc, p->ldd}, bits = lds[i] * tegroup_impl_bits(dtypes[i]),
@@ -256,31 +258,23 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return INT32_MAX;
 }
 
-/* What a backend that could run the problem would need. The one layout of a GEMM workspace. */
-static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                            tegroup_backend backend, const tegroup_target *target, int32_t threads,
-                                            tegroup_layout *layout) {
-    int64_t cublas = !desc->options.cublas_workspace_bytes                        ? INT64_C(32) << 20
-                     : desc->options.cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX
-                                                                          : (int64_t)desc->options.cublas_workspace_bytes;
-    int32_t i, count, separate = 0;
-    const tegroup_quirk *quirks = tegroup_quirks(&count);
+/* What a plan's workspace is made of: the one layout that size, check and carving follow. */
+static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t cublas =
+        plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
     tegroup_impl_layout_begin(layout);
-    switch (backend) {
+    switch (plan->backend) {
     case TEGROUP_BACKEND_CUBLASLT_GROUPED:
-        tegroup_impl_setup_layout(p->groups, layout);
-        for (i = 0; i < count; i++)
-            separate |= quirks[i].action == TEGROUP_QUIRK_SEPARATE
-                        && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)
-                        && !(desc->options.ignore_quirks >> i & 1u);
-        tegroup_impl_layout_add(layout, separate ? "cuBLASLt, forward" : "cuBLASLt", cublas);
-        if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
-        if (separate) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
+        tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
+                                tegroup_impl_setup_bytes(p->groups));
+        tegroup_impl_layout_add(layout, plan->cublas_parts > 1 ? "cuBLASLt, forward" : "cuBLASLt", cublas);
+        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
+        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
         break;
     case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(
-            layout, "cuBLASLt, one part a stream",
-            tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), tegroup_impl_max(1, desc->options.stream_count)));
+        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
+                                tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), plan->cublas_parts));
         if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
             tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
             tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
@@ -288,63 +282,24 @@ static inline void tegroup_impl_gemm_layout(const tegroup_gemm_desc *desc, const
         break;
     case TEGROUP_BACKEND_CPU:
         tegroup_impl_layout_add(layout, "panels of each thread",
-                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), threads));
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), plan->threads));
         break;
     default: break;
     }
 }
 
-static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
-
-/* One backend's verdict: the table row that comes furthest, then the quirks. */
-static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                        tegroup_backend backend, const tegroup_target *target, int here,
-                                        int32_t threads, tegroup_verdict *verdict) {
-    int32_t count, i, best = -1;
-    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
-    const tegroup_quirk *quirks;
-    tegroup_layout layout;
-    memset(verdict, 0, sizeof *verdict);
-    for (i = 0; i < count && best < INT32_MAX; i++) {
-        tegroup_verdict v;
-        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
-        if (rules[i].backend != backend) continue;
-        memset(&v, 0, sizeof v);
-        met = tegroup_impl_judge(&rules[i], desc, p, target, here, &v);
-        closer = met == best
-                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
-        if (met > best || closer) {
-            best = met;
-            *verdict = v;
-        }
-    }
-    verdict->backend = backend;
-    verdict->quirk = -1;
-    if (verdict->status != TEGROUP_OK) return;
-    quirks = tegroup_quirks(&count);
+/* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
+static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                tegroup_backend backend, const tegroup_target *target) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP)
+        return desc->options.stream_count > 0 ? desc->options.stream_count : 1;
     for (i = 0; i < count; i++)
-        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
-            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
-            verdict->status = TEGROUP_ERROR_UNSUPPORTED;
-            verdict->field = "target.cublaslt_version";
-            verdict->rule = quirks[i].text;
-            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
-                                    ? 0
-                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
-            verdict->got = target->cublaslt_version;
-            verdict->quirk = i;
-            return;
-        }
-    tegroup_impl_gemm_layout(desc, p, backend, target, threads, &layout);
-    if (tegroup_impl_layout_overflowed(&layout)) {
-        verdict->status = TEGROUP_ERROR_OVERFLOW;
-        verdict->field = "options.cublas_workspace_bytes";
-        verdict->rule = "must leave the workspace addressable";
-        verdict->expected = tegroup_impl_max_bytes();
-        verdict->got = INT64_MAX;
-        return;
-    }
-    verdict->workspace_bytes = layout.total_bytes;
+        if (quirks[i].action == TEGROUP_QUIRK_SEPARATE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target))
+            return 3;
+    return 1;
 }
 
 static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
@@ -379,8 +334,9 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
 }
 
 static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
-    int32_t limit = desc->options.threads > 0 && target->threads > 0 ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
-                                                             : desc->options.threads + target->threads;
+    int32_t limit = desc->options.threads > 0 && target->threads > 0
+                        ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
+                        : desc->options.threads + target->threads;
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
 }
 
@@ -408,11 +364,11 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
-/* A plan for one backend. here: the target is this machine. */
-static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
-                                                   tegroup_backend backend, const tegroup_target *target, int here,
-                                                   tegroup_plan *made, tegroup_error *error) {
-    (void)error;
+/* A plan for one backend as far as the host knows it. here: the target is this machine. */
+static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                           tegroup_backend backend, const tegroup_target *target, int here,
+                                           tegroup_plan *made) {
+    tegroup_layout layout;
     memset(made, 0, sizeof *made);
     made->struct_size = sizeof *made;
     made->magic = TEGROUP_PLAN_MAGIC;
@@ -425,17 +381,83 @@ static inline tegroup_status tegroup_impl_plan_for(const tegroup_gemm_desc *desc
     made->threads = tegroup_impl_plan_threads(desc, target);
     made->sm_limit = desc->options.sm_limit;
     made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP) {
+        made->cublas_workspace_bytes =
+            desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
+        made->cublas_parts = tegroup_impl_cublas_parts(desc, problem, backend, target);
+    }
     if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
-    tegroup_impl_gemm_layout(desc, problem, backend, target, made->threads, &made->workspace);
+    tegroup_impl_plan_layout(made, &layout);
+    made->workspace_bytes = layout.total_bytes;
+}
+
+static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+
+/* One backend's verdict: the table row that comes furthest, then the quirks. */
+static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                        const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
+                                        int here, tegroup_verdict *verdict) {
+    int32_t count, i, best = -1;
+    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
+    const tegroup_quirk *quirks;
+    tegroup_plan plan;
+    memset(verdict, 0, sizeof *verdict);
+    for (i = 0; i < count && best < INT32_MAX; i++) {
+        tegroup_verdict v;
+        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
+        if (rules[i].backend != backend) continue;
+        memset(&v, 0, sizeof v);
+        met = tegroup_impl_judge(&rules[i], desc, names, p, target, here, &v);
+        closer = met == best
+                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
+        if (met > best || closer) {
+            best = met;
+            *verdict = v;
+        }
+    }
+    verdict->backend = backend;
+    verdict->quirk = -1;
+    if (verdict->status != TEGROUP_OK) return;
+    quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
+            verdict->status = TEGROUP_ERROR_UNSUPPORTED;
+            verdict->field = "target.cublaslt_version";
+            verdict->rule = quirks[i].text;
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+                                    ? 0
+                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
+            verdict->got = target->cublaslt_version;
+            verdict->quirk = i;
+            return;
+        }
+    tegroup_impl_plan_begin(desc, p, backend, target, here, &plan);
+    if (plan.workspace_bytes == SIZE_MAX) {
+        verdict->status = TEGROUP_ERROR_OVERFLOW;
+        verdict->field = "options.cublas_workspace_bytes";
+        verdict->rule = "must leave the workspace addressable";
+        verdict->expected = tegroup_impl_max_bytes();
+        verdict->got = INT64_MAX;
+        return;
+    }
+    verdict->workspace_bytes = plan.workspace_bytes;
+}
+
+/* The choice of kernel, which the current device is asked about. */
+static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                        tegroup_plan *plan, tegroup_error *error) {
+    (void)desc, (void)names, (void)plan, (void)error;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (backend != TEGROUP_BACKEND_CPU && !made->hypothetical)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_plan(desc, made, error));
+    if (plan->backend != TEGROUP_BACKEND_CPU && !plan->hypothetical)
+        return tegroup_impl_cuda_plan(desc, names, plan, error);
 #endif
     return TEGROUP_OK;
 }
 
 /* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
-static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_target *target,
+static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                 const tegroup_target *target,
                                                  tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
                                                  tegroup_plan *made, tegroup_error *error) {
     const int here = target == NULL;
@@ -443,20 +465,20 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
     tegroup_target resolved;
     int32_t i;
     memset(made, 0, sizeof *made);
-    TEGROUP_IMPL_TRY(tegroup_gemm_problem(desc, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
     for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
         tegroup_verdict *v = &verdicts[i];
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, &problem, tegroup_impl_preference(&problem, i), &resolved, here,
-                             tegroup_impl_plan_threads(desc, &resolved), v);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
         memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-        status = tegroup_impl_plan_for(desc, &problem, v->backend, &resolved, here, &plan, &why);
+        tegroup_impl_plan_begin(desc, &problem, v->backend, &resolved, here, &plan);
+        status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
         else { /* what it calls failed, or offers nothing */ v->status = status;
@@ -475,19 +497,22 @@ TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const 
                                            tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
     tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
     tegroup_plan plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, said, &plan, error));
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     memcpy(verdicts, said, sizeof said);
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                             tegroup_plan *plan, tegroup_error *error) {
+/* A plan for a descriptor that is there, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    const tegroup_target *target, tegroup_plan *plan,
+                                                    tegroup_error *error) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     const tegroup_verdict *refused = NULL;
     tegroup_plan made;
     int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, target, verdicts, &made, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, names, target, verdicts, &made, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     if (made.backend == TEGROUP_BACKEND_AUTO) {
         for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
@@ -504,4 +529,10 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     }
     *plan = made;
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }

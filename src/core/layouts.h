@@ -24,15 +24,21 @@ static inline void *tegroup_impl_layout_at(const tegroup_layout *layout, int32_t
     return (char *)base + layout->items[item].offset_bytes;
 }
 
-static inline tegroup_status tegroup_impl_check_workspace(const tegroup_layout *layout, const char *field,
-                                                          const char *bytes_field, const void *memory, size_t bytes,
-                                                          tegroup_error *error) {
-    TEGROUP_IMPL_RULE(layout->total_bytes == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
+/* A workspace that a plan or a layout says needs `needed` bytes. */
+static inline tegroup_status tegroup_impl_check_workspace(size_t needed, const char *field, const char *bytes_field,
+                                                          const void *memory, size_t bytes, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(needed == 0 || memory != NULL, ERROR_NULL_ARGUMENT, field, "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(memory, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)memory % TEGROUP_ALIGNMENT);
-    TEGROUP_IMPL_RULE(bytes >= layout->total_bytes, ERROR_WORKSPACE, bytes_field,
-                      "must be at least the layout's total_bytes", layout->total_bytes, bytes);
+    TEGROUP_IMPL_RULE(bytes >= needed, ERROR_WORKSPACE, bytes_field, "must be at least what the plan or layout says",
+                      needed, bytes);
     return TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_check_options_workspace(size_t needed, const tegroup_options *options,
+                                                                  tegroup_error *error) {
+    return tegroup_impl_check_workspace(needed, "options.workspace", "options.workspace_bytes", options->workspace,
+                                        options->workspace_bytes, error);
 }
 
 enum { /* items of a snapshot */
@@ -107,39 +113,4 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     tegroup_snapshot_view none;
     memset(&none, 0, sizeof none);
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
-}
-
-static inline void tegroup_impl_setup_layout(int32_t groups, tegroup_layout *layout) {
-    static const char *const names[TEGROUP_SETUP_COUNT] = {"A pointers",
-                                                           "B pointers",
-                                                           "C pointers",
-                                                           "D pointers",
-                                                           "alpha pointers",
-                                                           "beta pointers",
-                                                           "A scale pointers",
-                                                           "B scale pointers",
-                                                           "A rows",
-                                                           "A columns",
-                                                           "A leading dimensions",
-                                                           "B rows",
-                                                           "B columns",
-                                                           "B leading dimensions",
-                                                           "C leading dimensions",
-                                                           "D rows",
-                                                           "D columns",
-                                                           "D leading dimensions",
-                                                           "alpha",
-                                                           "beta"};
-    int32_t i;
-    tegroup_impl_layout_begin(layout);
-    for (i = 0; i < TEGROUP_SETUP_COUNT; i++)
-        tegroup_impl_layout_add(layout, names[i], (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4) * (int64_t)groups);
-}
-
-TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup_layout *layout, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(groups >= 0 && groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "groups",
-                      "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, groups);
-    tegroup_impl_setup_layout(groups, layout);
-    return TEGROUP_OK;
 }

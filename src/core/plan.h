@@ -8,19 +8,20 @@ typedef struct tegroup_problem {
     int32_t         groups;
     int64_t         rows;    /* capacity of the ragged rows, or rows of each group when uniform                */
     int64_t         n, k;    /* columns of Y and of X; the most, where groups differ                           */
+    int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
     tegroup_dtype   a, b, c, d, bias, row_scale; /* UNSET = absent                                             */
     tegroup_scaling a_scaling, b_scaling, d_scaling;
-    int64_t         lda, ldb, ldc, ldd;          /* elements; 0 = packed groups of different width             */
-    tegroup_space   rows_space[4];     /* of a, b, c, d: where their row_sizes live; UNSET = uniform           */
-    int32_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
-    int32_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
-    tegroup_space   pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
-    int32_t         irregular;         /* 1: n or k may differ between groups                                  */
-    int32_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
-    tegroup_space   alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
-    int32_t         alpha_stride, beta_stride;
-    int32_t         accumulate;
     tegroup_tail    tail;
+    /* Small numbers, a byte each, since a plan of many products holds many problems. */
+    uint8_t         rows_space[4];     /* tegroup_space of a, b, c, d: where their row_sizes live; UNSET = uniform */
+    uint8_t         ragged_cols[4];    /* of a, b, c, d: 1 = col_sizes are set                                 */
+    uint8_t         has_elements[4];   /* of a, b, c, d: 1 = shape.elements is set                             */
+    uint8_t         pointers_space[5]; /* of a, b, c, d, bias: where their lists live; UNSET = one buffer      */
+    uint8_t         gathered[2];       /* of a, b: 1 = its rows are picked by an index                         */
+    uint8_t         irregular;         /* 1: n or k may differ between groups                                  */
+    uint8_t         alpha_space, beta_space; /* UNSET = default: 1 and 0                                       */
+    uint8_t         alpha_stride, beta_stride;
+    uint8_t         accumulate;
 } tegroup_problem;
 
 /* A machine, present or not. Zero fields mean "none". */
@@ -101,13 +102,14 @@ typedef struct tegroup_quirk {
 #define TEGROUP_PLAN_MAGIC 0x54475031u /* "TGP1" */
 
 /* Made once by tegroup_plan_make, then read-only. Plain bytes: copy, store on the stack, share between threads.
- * Holds no data pointer. */
+ * Holds no data pointer, and nothing that can be computed again. */
 typedef struct tegroup_plan {
     size_t          struct_size;
     uint32_t        magic;
     tegroup_backend backend;
     tegroup_problem problem;
-    tegroup_layout  workspace;    /* what desc.workspace must hold, part by part                              */
+    size_t          workspace_bytes; /* what options.workspace must hold; tegroup_plan_layout names its parts  */
+    size_t          cublas_workspace_bytes; /* cuBLASLt backends: of these, what one part of cuBLASLt's own gets */
     uint64_t        numerics_id;  /* equal ids mean equal bits for a row, however many rows come with it. Of the CPU
                                      backend: within one build, as compilers may fuse a product and a sum. Of
                                      CUBLASLT_LOOP: for data aligned to 16 bytes; else its library takes
@@ -115,11 +117,12 @@ typedef struct tegroup_plan {
     int32_t         sm;           /* machine that it was made for                                             */
     int32_t         device;       /* CUDA device that it is bound to; -1 = none                               */
     int32_t         cublaslt_version;
+    int32_t         cublas_parts; /* cuBLASLt backends: parts of the workspace that are the library's         */
     int32_t         hypothetical; /* 1: of a backend that this build lacks, or a GPU's and made for a target: good for sizes only */
     int32_t         threads;      /* CPU threads                                                              */
     int32_t         sm_limit;
     int32_t         tile_m, tile_n, tile_k;
-    uint64_t        algorithm[224]; /* backend's own: cuBLASLt functions and algorithms, kernel images        */
+    uint64_t        algorithm[33]; /* backend's own: kernel image, or cuBLASLt's functions and algorithm       */
 } tegroup_plan;
 
 /* What tegroup_plan_tune times, at most. */

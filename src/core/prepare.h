@@ -343,7 +343,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(shape->offsets, sizeof(int64_t)), ERROR_ALIGNMENT, "shape.offsets",
                       "must be aligned to its element", 8, (uintptr_t)shape->offsets % sizeof(int64_t));
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout, "snapshot", "snapshot_bytes", desc->snapshot,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "snapshot", "snapshot_bytes", desc->snapshot,
                                                   desc->snapshot_bytes, error));
     TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
                                              tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
@@ -401,5 +401,20 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);
     tegroup_impl_prepare_host(&p, header);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_prepare_desc prepare;
+    TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    prepare.space = shape->row_sizes.space;
+    prepare.shape = *shape;
+    prepare.snapshot = snapshot;
+    prepare.snapshot_bytes = snapshot_bytes;
+    TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
+    shape->snapshot = snapshot;
     return TEGROUP_OK;
 }

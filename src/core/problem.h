@@ -1,13 +1,13 @@
 /* ---- The problem of a GEMM ---- */
 
 /* Two tensors must agree in how their groups are made. */
-static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                     const tegroup_tensor *like, const char *rule_ragged,
-                                                     const char *rule_rows, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     const tegroup_tensor *like, const tegroup_impl_name *like_name,
+                                                     tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&t->shape) == tegroup_impl_ragged(&like->shape), ERROR_COMBINATION,
-                      TEGROUP_IMPL_PATH(ROW_SIZES), rule_ragged, tegroup_impl_ragged(&like->shape),
+                      TEGROUP_IMPL_PATH(ROW_SIZES), like_name->ragged, tegroup_impl_ragged(&like->shape),
                       tegroup_impl_ragged(&t->shape));
-    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), rule_rows,
+    TEGROUP_IMPL_RULE(t->shape.rows == like->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_PATH(ROWS), like_name->rows,
                       like->shape.rows, t->shape.rows);
     return TEGROUP_OK;
 }
@@ -54,11 +54,12 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 }
 
 /* Rules of a product's own numbers and enums. */
-static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                        tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
                       TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
+    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, names->tail, "must be a tegroup_tail",
                       TEGROUP_TAIL_POISON, desc->tail);
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
@@ -69,8 +70,8 @@ static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc 
 
 /* Rules of an operand whose rows are picked by an index: they must have one numbering, and lie in one buffer as they are. */
 static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gather, const tegroup_tensor *t,
-                                                       tegroup_impl_operand operand, tegroup_op op,
-                                                       tegroup_error *error) {
+                                                       const tegroup_impl_name *name, tegroup_impl_operand operand,
+                                                       tegroup_op op, tegroup_error *error) {
     tegroup_tensor stored;
     TEGROUP_IMPL_RULE(gather->rows >= 0 && gather->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE,
                       TEGROUP_IMPL_PATH(GATHER_ROWS), "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, gather->rows);
@@ -97,58 +98,60 @@ static inline tegroup_status tegroup_impl_check_gather(const tegroup_gather *gat
 
 /* Rules between the operands' shapes. The reduced dimension and the two that remain must agree wherever they meet;
  * rows of a ragged tensor are capacities, and so are columns that differ between groups. */
-static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_shapes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
-    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, "b.shape.groups", "must equal a.shape.groups",
-                      a->shape.groups, b->shape.groups);
-    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, "d.shape.groups", "must equal a.shape.groups",
-                      a->shape.groups, d->shape.groups);
+    const tegroup_impl_name *a_name = names->operand[TEGROUP_IMPL_A], *b_name = names->operand[TEGROUP_IMPL_B];
+    TEGROUP_IMPL_RULE(b->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, GROUPS),
+                      a_name->groups, a->shape.groups, b->shape.groups);
+    TEGROUP_IMPL_RULE(d->shape.groups == a->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, GROUPS),
+                      a_name->groups, a->shape.groups, d->shape.groups);
     if (desc->op == TEGROUP_OP_WGRAD) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, TEGROUP_IMPL_B, a, "must be set just when a's is",
-                                                 "must equal a.shape.rows", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(b, b_name, a, a_name, error));
         if (!tegroup_impl_ragged(&d->shape))
-            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, "d.shape.rows", "must equal a.shape.cols",
-                              a->shape.cols, d->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+            TEGROUP_IMPL_RULE(d->shape.rows == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, ROWS),
+                              a_name->cols, a->shape.cols, d->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS), b_name->cols,
                           b->shape.cols, d->shape.cols);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, TEGROUP_IMPL_D, a, "must be set just when a's is",
-                                             "must equal a.shape.rows", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_pair(d, names->operand[TEGROUP_IMPL_D], a, a_name, error));
     if (desc->op == TEGROUP_OP_FORWARD) {
-        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, "b.shape.cols", "must equal a.shape.cols",
+        TEGROUP_IMPL_RULE(b->shape.cols == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, COLS), a_name->cols,
                           a->shape.cols, b->shape.cols);
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.rows",
-                              b->shape.rows, d->shape.cols);
+            TEGROUP_IMPL_RULE(d->shape.cols == b->shape.rows, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS),
+                              b_name->rows, b->shape.rows, d->shape.cols);
     } else {
         if (!tegroup_impl_ragged(&b->shape))
-            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, "b.shape.rows", "must equal a.shape.cols",
-                              a->shape.cols, b->shape.rows);
-        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, "d.shape.cols", "must equal b.shape.cols",
+            TEGROUP_IMPL_RULE(b->shape.rows == a->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(B, ROWS),
+                              a_name->cols, a->shape.cols, b->shape.rows);
+        TEGROUP_IMPL_RULE(d->shape.cols == b->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(D, COLS), b_name->cols,
                           b->shape.cols, d->shape.cols);
     }
     return TEGROUP_OK;
 }
 
 /* Rules between data types. */
-static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE, "b.dtype",
-                      "must equal a.dtype (FP8: either kind)", a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "a.dtype", "F64 needs compute F64",
-                      TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "d.dtype", "F64 needs compute F64",
-                      TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
+                      TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype, b->dtype);
+    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
+                      "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
+                      "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, "c.dtype", "must equal d.dtype", d->dtype,
-                          desc->c.dtype);
+        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
+                          "must equal d.dtype", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, "bias.dtype",
+        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE),
                           "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
-                          "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
+        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                          TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
+                          desc->bias.dtype);
     }
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
                           || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
@@ -157,30 +160,31 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
 }
 
 /* Rules about what goes with what. */
-static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                       tegroup_error *error) {
     const tegroup_tensor *c = &desc->c, *d = &desc->d, *bias = &desc->bias;
     int has_c = c->dtype != TEGROUP_DTYPE_UNSET, has_bias = bias->dtype != TEGROUP_DTYPE_UNSET;
     if (has_c) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_pair(c, TEGROUP_IMPL_C, d, "must be set just when d's is",
-                                                 "must equal d.shape.rows", error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_pair(c, names->operand[TEGROUP_IMPL_C], d, names->operand[TEGROUP_IMPL_D], error));
         TEGROUP_IMPL_RULE(tegroup_impl_irregular(&c->shape) == tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
-                          "c.shape.col_sizes.encoding", "and elements must be set just when d's are",
+                          TEGROUP_IMPL_OPERAND_PATH(C, COL_SIZES), "and elements must be set just when d's are",
                           tegroup_impl_irregular(&d->shape), tegroup_impl_irregular(&c->shape));
-        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, "c.shape.groups",
-                          "must equal d.shape.groups", d->shape.groups, c->shape.groups);
-        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, "c.shape.cols", "must equal d.shape.cols",
-                          d->shape.cols, c->shape.cols);
+        TEGROUP_IMPL_RULE(c->shape.groups == d->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(C, GROUPS),
+                          names->operand[TEGROUP_IMPL_D]->groups, d->shape.groups, c->shape.groups);
+        TEGROUP_IMPL_RULE(c->shape.cols == d->shape.cols, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(C, COLS),
+                          names->operand[TEGROUP_IMPL_D]->cols, d->shape.cols, c->shape.cols);
         TEGROUP_IMPL_RULE(!desc->accumulate, ERROR_COMBINATION, "accumulate",
                           "does not go with c: it makes d its own c", 0, 1);
     }
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || !desc->accumulate, ERROR_COMBINATION, "accumulate",
                       "does not go with beta: it is 1", 0, 1);
     TEGROUP_IMPL_RULE(desc->beta.space == TEGROUP_SPACE_UNSET || has_c, ERROR_COMBINATION, "beta", "needs c", 1, 0);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, "tail",
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || desc->op != TEGROUP_OP_WGRAD, ERROR_COMBINATION, names->tail,
                       "does not go with op WGRAD: its d has no tail", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION, "tail",
-                      "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
-    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, "tail",
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_irregular(&d->shape), ERROR_COMBINATION,
+                      names->tail, "other than KEEP needs d's groups to be rows of one width", 0, desc->tail);
+    TEGROUP_IMPL_RULE(desc->tail == TEGROUP_TAIL_KEEP || !tegroup_impl_listed(d), ERROR_COMBINATION, names->tail,
                       "other than KEEP does not go with d.pointers", 0, desc->tail);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || has_bias, ERROR_COMBINATION, "row_scale_dtype",
                       "needs bias", 0, desc->row_scale_dtype);
@@ -189,38 +193,43 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
                       desc->row_scale_dtype);
     if (has_bias) {
         int64_t n = desc->op == TEGROUP_OP_FORWARD ? d->shape.cols : desc->a.shape.cols;
-        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, "bias", "does not go with op DGRAD", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION, "bias.shape.row_sizes.encoding",
-                          "must be unset: one row a group", 0, bias->shape.row_sizes.encoding);
-        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, "bias.shape.groups",
-                          "must equal d.shape.groups", d->shape.groups, bias->shape.groups);
-        TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, "bias.shape.rows", "must be 1", 1, bias->shape.rows);
-        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, "bias.shape.cols", "must equal n, the columns of Y", n,
-                          bias->shape.cols);
+        TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_DGRAD, ERROR_COMBINATION, names->operand[TEGROUP_IMPL_BIAS]->name,
+                          "does not go with op DGRAD", 0, 1);
+        TEGROUP_IMPL_RULE(!tegroup_impl_ragged(&bias->shape), ERROR_COMBINATION,
+                          TEGROUP_IMPL_OPERAND_PATH(BIAS, ROW_SIZES), "must be unset: one row a group", 0,
+                          bias->shape.row_sizes.encoding);
+        TEGROUP_IMPL_RULE(bias->shape.groups == d->shape.groups, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, GROUPS),
+                          names->operand[TEGROUP_IMPL_D]->groups, d->shape.groups, bias->shape.groups);
+        TEGROUP_IMPL_RULE(bias->shape.rows == 1, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, ROWS), "must be 1", 1,
+                          bias->shape.rows);
+        TEGROUP_IMPL_RULE(bias->shape.cols == n, ERROR_SHAPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, COLS),
+                          "must equal n, the columns of Y", n, bias->shape.cols);
     }
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
-                                                tegroup_error *error) {
-    const tegroup_tensor *operands[5];
+/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_problem *problem, tegroup_error *error) {
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     int32_t i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
+    operands[TEGROUP_IMPL_A] = &desc->a;
+    operands[TEGROUP_IMPL_B] = &desc->b;
+    operands[TEGROUP_IMPL_C] = &desc->c;
+    operands[TEGROUP_IMPL_D] = &desc->d;
+    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->d, TEGROUP_IMPL_D, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, TEGROUP_IMPL_A, desc->op, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, TEGROUP_IMPL_B, desc->op, error));
-    if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->c, TEGROUP_IMPL_C, error));
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&desc->bias, TEGROUP_IMPL_BIAS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
+    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
+        if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
+            TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(operands[i], names->operand[i], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A],
+                                               TEGROUP_IMPL_A, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_gather(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B],
+                                               TEGROUP_IMPL_B, desc->op, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
@@ -243,30 +252,34 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     problem->ldb = tegroup_impl_ld(&desc->b);
     problem->ldc = desc->c.dtype != TEGROUP_DTYPE_UNSET ? tegroup_impl_ld(&desc->c) : 0;
     problem->ldd = tegroup_impl_ld(&desc->d);
-    operands[TEGROUP_IMPL_A] = &desc->a;
-    operands[TEGROUP_IMPL_B] = &desc->b;
-    operands[TEGROUP_IMPL_C] = &desc->c;
-    operands[TEGROUP_IMPL_D] = &desc->d;
-    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
         if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        problem->pointers_space[i] = t->pointers_space;
+        problem->pointers_space[i] = (uint8_t)t->pointers_space;
         if (i == TEGROUP_IMPL_BIAS) continue;
-        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = t->shape.row_sizes.space;
+        if (tegroup_impl_ragged(&t->shape)) problem->rows_space[i] = (uint8_t)t->shape.row_sizes.space;
         problem->ragged_cols[i] = t->shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET;
         problem->has_elements[i] = t->shape.elements > 0;
-        problem->irregular |= tegroup_impl_irregular(&t->shape);
+        problem->irregular = (uint8_t)(problem->irregular | tegroup_impl_irregular(&t->shape));
     }
     /* the side that is uniform in a regular problem */
-    problem->irregular |= tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape);
+    problem->irregular =
+        (uint8_t)(problem->irregular
+                  | tegroup_impl_ragged(desc->op == TEGROUP_OP_WGRAD ? &desc->d.shape : &desc->b.shape));
     problem->gathered[TEGROUP_IMPL_A] = desc->gather_a.rows > 0;
     problem->gathered[TEGROUP_IMPL_B] = desc->gather_b.rows > 0;
-    problem->alpha_space = desc->alpha.space;
-    problem->beta_space = desc->beta.space;
-    problem->alpha_stride = desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0;
-    problem->beta_stride = desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0;
-    problem->accumulate = desc->accumulate;
+    problem->alpha_space = (uint8_t)desc->alpha.space;
+    problem->beta_space = (uint8_t)desc->beta.space;
+    problem->alpha_stride = (uint8_t)(desc->alpha.space != TEGROUP_SPACE_UNSET ? desc->alpha.stride : 0);
+    problem->beta_stride = (uint8_t)(desc->beta.space != TEGROUP_SPACE_UNSET ? desc->beta.stride : 0);
+    problem->accumulate = (uint8_t)desc->accumulate;
     problem->tail = desc->tail;
     return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
+                                                tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
+    return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }

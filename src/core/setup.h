@@ -1,5 +1,31 @@
 /* ---- Set-up of a grouped cuBLASLt matmul ---- */
 
+/* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
+ * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
+typedef enum tegroup_impl_setup_item {
+    TEGROUP_IMPL_SETUP_A,
+    TEGROUP_IMPL_SETUP_B,
+    TEGROUP_IMPL_SETUP_C,
+    TEGROUP_IMPL_SETUP_D, /* addresses of the matrices            */
+    TEGROUP_IMPL_SETUP_ALPHA,
+    TEGROUP_IMPL_SETUP_BETA, /* addresses of each group's scalar     */
+    TEGROUP_IMPL_SETUP_A_SCALE,
+    TEGROUP_IMPL_SETUP_B_SCALE, /* addresses of each group's scales     */
+    TEGROUP_IMPL_SETUP_A_ROWS,
+    TEGROUP_IMPL_SETUP_A_COLS,
+    TEGROUP_IMPL_SETUP_A_LD, /* int64, column-major as cuBLASLt counts */
+    TEGROUP_IMPL_SETUP_B_ROWS,
+    TEGROUP_IMPL_SETUP_B_COLS,
+    TEGROUP_IMPL_SETUP_B_LD,
+    TEGROUP_IMPL_SETUP_C_LD,
+    TEGROUP_IMPL_SETUP_D_ROWS,
+    TEGROUP_IMPL_SETUP_D_COLS,
+    TEGROUP_IMPL_SETUP_D_LD, /* C has D's rows and columns            */
+    TEGROUP_IMPL_SETUP_ALPHA_VALUE,
+    TEGROUP_IMPL_SETUP_BETA_VALUE, /* float: the scalars themselves         */
+    TEGROUP_IMPL_SETUP_COUNT
+} tegroup_impl_setup_item;
+
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
  * empty group has): those that are skipped, those whose result is what D holds already, empty sums with more to them
@@ -18,29 +44,34 @@ typedef struct tegroup_impl_result {
 } tegroup_impl_result;
 
 typedef struct tegroup_impl_setup {
-    int64_t entry[TEGROUP_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
+    int64_t entry[TEGROUP_IMPL_SETUP_ALPHA_VALUE]; /* of every item of 8 bytes */
     float alpha, beta;
     tegroup_impl_alone alone;
     tegroup_impl_result result;
 } tegroup_impl_setup;
 
-/* Where the items of the set-up workspace lie: those of 8 bytes in equal distances, then the two of floats. */
+/* Where they lie, each at a multiple of TEGROUP_ALIGNMENT: those of 8 bytes in equal distances, then the two of floats. */
 typedef struct tegroup_impl_setup_items {
     char *base;
-    uint32_t pitch, last; /* bytes: from one item to the next, and to the last */
+    uint32_t pitch, last; /* bytes: from one array to the next, and to the last */
 } tegroup_impl_setup_items;
 
-static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(const tegroup_layout *layout, void *base) {
-    const tegroup_layout_item *all = layout->items;
+static inline tegroup_impl_setup_items tegroup_impl_setup_items_of(int32_t groups, void *base) {
     tegroup_impl_setup_items items;
-    items.base = (char *)tegroup_impl_layout_at(layout, 0, base);
-    items.pitch = (uint32_t)(all[1].offset_bytes - all[0].offset_bytes);
-    items.last = (uint32_t)(all[TEGROUP_SETUP_COUNT - 1].offset_bytes - all[0].offset_bytes);
+    items.base = (char *)base;
+    items.pitch = (uint32_t)tegroup_impl_align(8 * (int64_t)groups, TEGROUP_ALIGNMENT);
+    items.last = TEGROUP_IMPL_SETUP_ALPHA_VALUE * items.pitch
+                 + (uint32_t)tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
     return items;
 }
 
+static inline int64_t tegroup_impl_setup_bytes(int32_t groups) {
+    return (int64_t)tegroup_impl_setup_items_of(groups, NULL).last
+           + tegroup_impl_align(4 * (int64_t)groups, TEGROUP_ALIGNMENT);
+}
+
 TEGROUP_IMPL_HD char *tegroup_impl_setup_at(const tegroup_impl_setup_items *items, int32_t item) {
-    return items->base + (item < TEGROUP_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
+    return items->base + (item < TEGROUP_IMPL_SETUP_COUNT - 1 ? (uint32_t)item * items->pitch : items->last);
 }
 
 /* No product of this problem has a term, whatever its sizes: cuBLASLt is not asked at all. */
@@ -236,7 +267,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     narrow = (n * call->d_bytes & call->ends) != 0;
     if (a.rows < 0 || b.rows < 0 || d.rows < 0 || n == 0) m = 0;
     if (k == 0 || narrow || ((at_a | at_b | at_c | at_d) & call->starts) || !at_a || !at_b || !at_c || !at_d) {
-        const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_A);
+        const int64_t spare = (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_A);
         if (k == 0 && s->beta == 1 && at_c == at_d) m = 0; /* D is its own C, and nothing is added to it */
         if (m > 0 && k == 0) {
             /* zeros are cuBLASLt's work where many of them are likely and it is known to write them; 0 * alpha must be 0 */
@@ -252,35 +283,35 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         at_c = tegroup_impl_setup_safe(at_c, call->starts, spare);
         at_d = tegroup_impl_setup_safe(at_d, call->starts, spare);
     }
-    s->entry[TEGROUP_SETUP_A] = at_b;
-    s->entry[TEGROUP_SETUP_B] = at_a;
-    s->entry[TEGROUP_SETUP_C] = at_c;
-    s->entry[TEGROUP_SETUP_D] = at_d;
-    s->entry[TEGROUP_SETUP_ALPHA] =
-        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_BETA] =
-        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_SETUP_BETA_VALUE) + 4 * (int64_t)g;
-    s->entry[TEGROUP_SETUP_A_SCALE] = s->entry[TEGROUP_SETUP_B_SCALE] = 0;
-    s->entry[TEGROUP_SETUP_A_ROWS] = forward ? k : n;
-    s->entry[TEGROUP_SETUP_A_COLS] = forward ? n : k;
-    s->entry[TEGROUP_SETUP_B_ROWS] = wgrad ? m : k;
-    s->entry[TEGROUP_SETUP_B_COLS] = wgrad ? k : m;
-    s->entry[TEGROUP_SETUP_D_ROWS] = n;
-    s->entry[TEGROUP_SETUP_D_COLS] = m;
-    s->entry[TEGROUP_SETUP_A_LD] = b.ld;
-    s->entry[TEGROUP_SETUP_B_LD] = a.ld;
-    s->entry[TEGROUP_SETUP_C_LD] = c.ld;
-    s->entry[TEGROUP_SETUP_D_LD] = d.ld;
+    s->entry[TEGROUP_IMPL_SETUP_A] = at_b;
+    s->entry[TEGROUP_IMPL_SETUP_B] = at_a;
+    s->entry[TEGROUP_IMPL_SETUP_C] = at_c;
+    s->entry[TEGROUP_IMPL_SETUP_D] = at_d;
+    s->entry[TEGROUP_IMPL_SETUP_ALPHA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_ALPHA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_IMPL_SETUP_BETA] =
+        (int64_t)(uintptr_t)tegroup_impl_setup_at(&call->items, TEGROUP_IMPL_SETUP_BETA_VALUE) + 4 * (int64_t)g;
+    s->entry[TEGROUP_IMPL_SETUP_A_SCALE] = s->entry[TEGROUP_IMPL_SETUP_B_SCALE] = 0;
+    s->entry[TEGROUP_IMPL_SETUP_A_ROWS] = forward ? k : n;
+    s->entry[TEGROUP_IMPL_SETUP_A_COLS] = forward ? n : k;
+    s->entry[TEGROUP_IMPL_SETUP_B_ROWS] = wgrad ? m : k;
+    s->entry[TEGROUP_IMPL_SETUP_B_COLS] = wgrad ? k : m;
+    s->entry[TEGROUP_IMPL_SETUP_D_ROWS] = n;
+    s->entry[TEGROUP_IMPL_SETUP_D_COLS] = m;
+    s->entry[TEGROUP_IMPL_SETUP_A_LD] = b.ld;
+    s->entry[TEGROUP_IMPL_SETUP_B_LD] = a.ld;
+    s->entry[TEGROUP_IMPL_SETUP_C_LD] = c.ld;
+    s->entry[TEGROUP_IMPL_SETUP_D_LD] = d.ld;
 }
 
 TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const tegroup_impl_setup_items *items,
                                               int32_t g) {
-    char *at = tegroup_impl_setup_at(items, TEGROUP_SETUP_A) + 8 * (int64_t)g;
+    char *at = tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_A) + 8 * (int64_t)g;
     int32_t i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
 #endif
-    for (i = 0; i < TEGROUP_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
-    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_ALPHA_VALUE))[g] = s->alpha;
-    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_BETA_VALUE))[g] = s->beta;
+    for (i = 0; i < TEGROUP_IMPL_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_ALPHA_VALUE))[g] = s->alpha;
+    ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }

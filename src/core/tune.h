@@ -9,8 +9,8 @@ typedef struct tegroup_impl_choice {
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error);
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_choice *choice, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
@@ -123,19 +123,21 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       tegroup_impl_hash(TEGROUP_IMPL_HASH, bytes, TEGROUP_IMPL_SAVED_HASH), hash);
     TEGROUP_IMPL_RULE((uint32_t)saved.backend - 1 < TEGROUP_BACKEND_COUNT - 1, ERROR_PLAN, "bytes",
                       "must be of a backend that exists", TEGROUP_BACKEND_COUNT - 1, saved.backend);
-    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend, ERROR_PLAN, "options.backend",
-                      "must be AUTO or that of the saved plan", saved.backend, desc->options.backend);
+    TEGROUP_IMPL_RULE(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == saved.backend,
+                      ERROR_PLAN, "options.backend", "must be AUTO or that of the saved plan", saved.backend,
+                      desc->options.backend);
     same = *desc;
     same.options.backend = saved.backend;
     TEGROUP_IMPL_TRY(tegroup_plan_make(&same, NULL, &made, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&saved.problem, &made.problem, tegroup_impl_gemm_names(), error));
     TEGROUP_IMPL_TRY(tegroup_impl_saved_of(&made, &here, error));
     TEGROUP_IMPL_RULE(here.sm == saved.sm && here.kind == saved.kind, ERROR_PLAN, "bytes",
                       "must be saved on the same kind of device", saved.sm, here.sm);
     TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
                       "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (made.backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &saved.choice, error));
+    if (made.backend != TEGROUP_BACKEND_CPU)
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &same, &saved.choice, error));
 #endif
     TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
                       "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);

@@ -113,10 +113,9 @@ static inline void tegroup_impl_cpu_fill_row(const tegroup_tensor *t, int64_t ro
 }
 
 /* Everything that a thread of the team does; the loops hand out their iterations among the threads. */
-static inline void tegroup_impl_cpu_gemm_thread(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                const tegroup_snapshot_view views[4], int32_t thread) {
-    char *scratch = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace)
-                    + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
+static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, const tegroup_snapshot_view views[4],
+                                                int32_t thread) {
+    char *scratch = (char *)desc->options.workspace + thread * tegroup_impl_cpu_panel_bytes(desc->options.compute);
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64;
     int bias_grad = desc->op == TEGROUP_OP_WGRAD && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     int32_t groups = desc->a.shape.groups, g;
@@ -164,10 +163,11 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
             tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
+    (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
-    tegroup_impl_cpu_gemm_thread(plan, desc, views, (int32_t)omp_get_thread_num());
+    tegroup_impl_cpu_gemm_thread(desc, views, (int32_t)omp_get_thread_num());
 #else
-    tegroup_impl_cpu_gemm_thread(plan, desc, views, 0);
+    tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
 }

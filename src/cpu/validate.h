@@ -134,32 +134,29 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
-    tegroup_impl_region snapshot;
+    tegroup_impl_buffer buffers[3];
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     t = &desc->tensor;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
                       "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",
                       "must be unset: one buffer is validated", 0, t->pointers_space);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_snapshot_address(t, TEGROUP_IMPL_TENSOR, error)); /* what it holds is data here */
-    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, TEGROUP_IMPL_TENSOR, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, &name, error)); /* what it holds is data here */
+    TEGROUP_IMPL_TRY(tegroup_impl_check_data(t, &name, error));
     TEGROUP_IMPL_RULE(desc->result != NULL, ERROR_NULL_ARGUMENT, "result", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->result, sizeof(int64_t)), ERROR_ALIGNMENT, "result",
                       "must be aligned to its element", 8, (uintptr_t)desc->result % sizeof(int64_t));
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, t->data, tegroup_impl_extent_bytes(t)),
-        ERROR_OVERLAP, "result", "must not overlap tensor", 0, 1);
-    snapshot = tegroup_impl_snapshot_region(t);
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(desc->result, (int64_t)sizeof *desc->result, snapshot.base, snapshot.bytes),
-        ERROR_OVERLAP, "result", "must not overlap a snapshot", 0, 1);
+    buffers[0] = tegroup_impl_buffer_of(desc->result, (int64_t)sizeof *desc->result, "result", NULL, 1);
+    buffers[1] = tegroup_impl_tensor_buffer(t, &name, 0);
+    buffers[2] = tegroup_impl_snapshot_buffer(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 3, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&t->shape, desc->space, "tensor.shape.row_sizes.space", error));
 #if defined(TEGROUP_IMPL_CUDA)

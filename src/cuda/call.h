@@ -72,11 +72,23 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
+/* Algorithms that a plan can choose from, each once. */
+typedef struct tegroup_impl_choices {
+    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
+    int32_t count;
+} tegroup_impl_choices;
+
+static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
+    for (int32_t i = 0; i < choices->count; i++)
+        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
+    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
+}
+
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, and what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
- * tegroup_impl_sm90_staggers say. */
+ * driver's function that makes tensor maps besides, what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
+ * tegroup_impl_sm90_staggers say, and the kernel's row of its table. */
 enum {
     TEGROUP_IMPL_PLANNED_KERNEL,
     TEGROUP_IMPL_PLANNED_THREADS,
@@ -85,7 +97,8 @@ enum {
     TEGROUP_IMPL_PLANNED_ENCODE,
     TEGROUP_IMPL_PLANNED_NARROWS,
     TEGROUP_IMPL_PLANNED_LATE,
-    TEGROUP_IMPL_PLANNED_STAGGERS
+    TEGROUP_IMPL_PLANNED_STAGGERS,
+    TEGROUP_IMPL_PLANNED_ROW
 };
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each

@@ -60,12 +60,11 @@ typedef struct tegroup_impl_lt_result { /* cublasLtMatmulHeuristicResult_t */
 /* plan.algorithm of both backends. */
 typedef struct tegroup_impl_lt_plan {
     tegroup_cublaslt_functions functions;
-    tegroup_impl_choice algorithms[TEGROUP_TUNE_CANDIDATES]; /* untuned, the first one runs */
+    tegroup_impl_choice algorithm; /* what runs; untuned, the library's first offer */
     tegroup_impl_choice unaligned; /* loop: for addresses that are aligned to their element only */
-    int32_t count, chosen;         /* algorithms; count 0: no product of the problem has a term  */
+    int32_t has_algorithm;         /* 0: no product of the problem has a term, and the library is not called */
     int32_t has_unaligned;
-    int32_t alignment;    /* bytes that addresses must be a multiple of for algorithms */
-    int32_t stream_count; /* loop */
+    int32_t alignment; /* bytes that addresses must be a multiple of for algorithm */
 } tegroup_impl_lt_plan;
 static_assert(sizeof(tegroup_impl_lt_plan) <= sizeof(((tegroup_plan *)0)->algorithm), "the plan holds it");
 
@@ -229,19 +228,19 @@ static inline int32_t tegroup_impl_lt_offers(const tegroup_cublaslt_functions *f
  * ARCH_MISMATCH, NOT_SUPPORTED. */
 static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *error) {
     if (code != 0 && code != 7 && code != 8 && code != 15)
-        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms", error);
+        return tegroup_impl_lt_status(code, "options.cublaslt", "must be a handle that can be asked for algorithms",
+                                      error);
     (void)tegroup_impl_fail(error, TEGROUP_ERROR_UNSUPPORTED, "options.backend",
                             "must be another one: cuBLASLt offers no algorithm for this", 1, 0);
     if (error) error->native = code;
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take candidate i. The library's version and the algorithm decide the bits, so the numerics follow it. */
-static inline void tegroup_impl_lt_choose(tegroup_plan *plan, tegroup_impl_lt_plan *lt, int32_t i) {
+/* Take an algorithm. The library's version and the algorithm decide the bits, so the numerics follow it. */
+static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
-    lt->chosen = i;
-    if (i < lt->count) id = tegroup_impl_hash(id, &lt->algorithms[i], sizeof lt->algorithms[i]);
+    if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);
 }

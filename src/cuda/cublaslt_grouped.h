@@ -3,10 +3,11 @@
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
-    static const tegroup_setup_item parts[4][3] = {{TEGROUP_SETUP_A_ROWS, TEGROUP_SETUP_A_COLS, TEGROUP_SETUP_A_LD},
-                                                   {TEGROUP_SETUP_B_ROWS, TEGROUP_SETUP_B_COLS, TEGROUP_SETUP_B_LD},
-                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_C_LD},
-                                                   {TEGROUP_SETUP_D_ROWS, TEGROUP_SETUP_D_COLS, TEGROUP_SETUP_D_LD}};
+    static const tegroup_impl_setup_item parts[4][3] = {
+        {TEGROUP_IMPL_SETUP_A_ROWS, TEGROUP_IMPL_SETUP_A_COLS, TEGROUP_IMPL_SETUP_A_LD},
+        {TEGROUP_IMPL_SETUP_B_ROWS, TEGROUP_IMPL_SETUP_B_COLS, TEGROUP_IMPL_SETUP_B_LD},
+        {TEGROUP_IMPL_SETUP_D_ROWS, TEGROUP_IMPL_SETUP_D_COLS, TEGROUP_IMPL_SETUP_C_LD},
+        {TEGROUP_IMPL_SETUP_D_ROWS, TEGROUP_IMPL_SETUP_D_COLS, TEGROUP_IMPL_SETUP_D_LD}};
     const tegroup_function get = f->cublasLtMatrixLayoutGetAttribute, set = f->cublasLtMatrixLayoutSetAttribute;
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
@@ -25,9 +26,10 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 }
 
 /* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
-static inline const tegroup_layout_item *tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
-    const int separate = plan->workspace.count > TEGROUP_SETUP_COUNT + 1;
-    return &plan->workspace.items[TEGROUP_SETUP_COUNT + (separate ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
+static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
+    tegroup_layout layout;
+    tegroup_impl_plan_layout(plan, &layout);
+    return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
 /* What the addresses of groups are multiples of. Where data begins the caller has said, and a call is held to it; a group
@@ -58,50 +60,52 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
     return count;
 }
 
-/* Those that the plan does not hold yet, as far as it has room. */
-static inline void tegroup_impl_lt_add(tegroup_impl_lt_plan *lt, const tegroup_impl_choice *offered, int32_t count) {
-    for (int32_t i = 0; i < count && lt->count < TEGROUP_TUNE_CANDIDATES; i++) {
-        int known = 0;
-        for (int32_t j = 0; j < lt->count; j++)
-            known |= memcmp(&lt->algorithms[j], &offered[i], sizeof offered[i]) == 0;
-        if (!known) lt->algorithms[lt->count++] = offered[i];
+/* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
+static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                             const tegroup_impl_lt_plan *lt, int all,
+                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
+    const tegroup_impl_setup_items items =
+        tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
+    tegroup_impl_lt_matmul m;
+    int64_t averages[4];
+    const int32_t askings = all ? tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages) : 1;
+    int code = tegroup_impl_lt_grouped(&lt->functions, &plan->problem, &items, &m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    averages[0] = tegroup_impl_lt_mean(desc, &plan->problem);
+    for (int32_t i = 0; i < askings; i++) {
+        tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+        const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
+        const int32_t count = tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m,
+                                                     (int64_t)tegroup_impl_lt_grouped_part(plan).bytes, lt->alignment,
+                                                     &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+        for (int32_t j = 0; j < count; j++) tegroup_impl_choices_add(choices, &offered[j]);
+        if (choices->count == 0) return tegroup_impl_lt_nothing(code, error);
     }
+    return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                           tegroup_error *error) {
-    /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
-    const tegroup_impl_setup_items items =
-        tegroup_impl_setup_items_of(&plan->workspace, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
-    tegroup_impl_lt_matmul m;
+    tegroup_impl_choices choices;
     tegroup_impl_lt_plan lt;
-    int code = 0;
     memset(&lt, 0, sizeof lt);
+    choices.count = 0;
     lt.functions = tegroup_impl_lt_find(desc);
     lt.alignment = tegroup_impl_lt_grouped_alignment(desc, &plan->problem);
+    lt.has_algorithm = plan->problem.groups > 0 && !tegroup_impl_termless(desc);
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
                       "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
-    if (plan->problem.groups > 0 && !tegroup_impl_termless(desc)) {
-        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        int64_t averages[4];
-        const int32_t askings = tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages);
-        for (int32_t i = 0; i < askings; i++) {
-            tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
-            const tegroup_impl_lt_size size = tegroup_impl_lt_size_of(&plan->problem, averages[i]);
-            const int32_t count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m,
-                                                         (int64_t)tegroup_impl_lt_grouped_part(plan)->bytes,
-                                                         lt.alignment, &size, offered, TEGROUP_IMPL_LT_OFFERED, &code);
-            tegroup_impl_lt_add(&lt, offered, count);
-            if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
-        }
+    if (lt.has_algorithm) {
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_choices(desc, plan, &lt, 0, &choices, error));
+        lt.algorithm = choices.list[0];
     }
-    tegroup_impl_lt_choose(plan, &lt, 0);
+    tegroup_impl_lt_take(plan, &lt);
     return TEGROUP_OK;
 }
 
 /* An algorithm for aligned addresses gives way to no other, since it decides the bits: addresses are refused instead. */
-static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              int32_t alignment, tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
@@ -115,17 +119,18 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
 }
 
 static inline tegroup_status tegroup_impl_lt_grouped_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                           tegroup_error *error) {
+                                                           const tegroup_impl_names *names, tegroup_error *error) {
     const int32_t alignment = tegroup_impl_lt_plan_of(plan).alignment;
-    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
+                      0);
     TEGROUP_IMPL_RULE(!tegroup_impl_placed(desc) || (desc->options.data_alignment_bytes >= 16 && alignment == 16),
                       ERROR_ALIGNMENT, "options.data_alignment_bytes",
                       "must say, here and in the plan, that groups at shape.offsets begin at multiples of 16 bytes", 16,
                       desc->options.data_alignment_bytes);
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, TEGROUP_IMPL_A, alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, TEGROUP_IMPL_B, alignment, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, TEGROUP_IMPL_C, alignment, error));
-    return tegroup_impl_lt_grouped_operand(&desc->d, TEGROUP_IMPL_D, alignment, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->a, names->operand[TEGROUP_IMPL_A], alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->b, names->operand[TEGROUP_IMPL_B], alignment, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_operand(&desc->c, names->operand[TEGROUP_IMPL_C], alignment, error));
+    return tegroup_impl_lt_grouped_operand(&desc->d, names->operand[TEGROUP_IMPL_D], alignment, error);
 }
 
 /* The set-up of every group: 32 a block, or where some are likely to get much that cuBLASLt is not asked for, each in its own,
@@ -148,30 +153,30 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
                                                           struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
     const tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
-    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&plan->workspace, desc->options.workspace);
-    const tegroup_layout_item *part = tegroup_impl_lt_grouped_part(plan);
+    const tegroup_impl_setup_items items = tegroup_impl_setup_items_of(plan->problem.groups, desc->options.workspace);
+    const tegroup_layout_item part = tegroup_impl_lt_grouped_part(plan);
     const int device_scalars =
         plan->problem.alpha_space == TEGROUP_SPACE_DEVICE || plan->problem.beta_space == TEGROUP_SPACE_DEVICE;
     const float beta = desc->accumulate ? 1.0f : call.beta;
     const void *alphas =
-        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_ALPHA) : (const void *)&call.alpha;
-    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_SETUP_BETA) : (const void *)&beta;
+        device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_ALPHA) : (const void *)&call.alpha;
+    const void *betas = device_scalars ? tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_BETA) : (const void *)&beta;
     const tegroup_impl_setup_call setup =
         tegroup_impl_setup_call_of(&call.desc, call.views, call.alpha, call.beta, items);
     tegroup_impl_lt_matmul m;
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
-    if (lt.count > 0) {
+    if (lt.has_algorithm) {
         code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
-    if (lt.count == 0) return TEGROUP_OK;
+    if (!lt.has_algorithm) return TEGROUP_OK;
     code = TEGROUP_IMPL_LT(&lt.functions, cublasLtMatmul)(
-        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_SETUP_A), &m.a,
-        tegroup_impl_setup_at(&items, TEGROUP_SETUP_B), &m.b, betas,
-        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_SETUP_D : TEGROUP_SETUP_C), tegroup_impl_lt_c(&m),
-        tegroup_impl_setup_at(&items, TEGROUP_SETUP_D), &m.d, &lt.algorithms[lt.chosen],
-        (char *)desc->options.workspace + part->offset_bytes, part->bytes, stream);
+        desc->options.cublaslt, &m.desc, alphas, tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_A), &m.a,
+        tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_B), &m.b, betas,
+        tegroup_impl_setup_at(&items, m.in_place ? TEGROUP_IMPL_SETUP_D : TEGROUP_IMPL_SETUP_C), tegroup_impl_lt_c(&m),
+        tegroup_impl_setup_at(&items, TEGROUP_IMPL_SETUP_D), &m.d, &lt.algorithm,
+        (char *)desc->options.workspace + part.offset_bytes, part.bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }

@@ -39,40 +39,58 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
+/* Bytes of the workspace that one stream's matmuls have to themselves. */
+static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
+    return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
+}
+
+/* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
+static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                          const tegroup_impl_lt_plan *lt, int32_t alignment,
+                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_problem *p = &plan->problem;
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
+    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
+    tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
+    tegroup_impl_lt_matmul m;
+    int code = tegroup_impl_lt_describe(&lt->functions, p, 0, &m.desc);
+    if (!code) code = tegroup_impl_lt_layouts(&lt->functions, p, usual.rows, usual.cols, usual.k, ld, &m);
+    TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
+    const int32_t count =
+        tegroup_impl_lt_offers(&lt->functions, desc->options.cublaslt, &m, tegroup_impl_lt_loop_slot(plan), alignment,
+                               NULL, offered, TEGROUP_IMPL_LT_OFFERED, &code);
+    for (int32_t i = 0; i < count; i++) tegroup_impl_choices_add(choices, &offered[i]);
+    return count > 0 ? TEGROUP_OK : tegroup_impl_lt_nothing(code, error);
+}
+
 static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
                                                        tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t slots = tegroup_impl_max(1, desc->options.stream_count),
-                  slot = (int64_t)plan->workspace.items[0].bytes / slots;
-    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
-    const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
-    tegroup_impl_lt_matmul m;
+    tegroup_impl_choices aligned, unaligned;
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
+    aligned.count = unaligned.count = 0;
     lt.functions = tegroup_impl_lt_find(desc);
-    lt.stream_count = desc->options.stream_count;
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
-    if (p->groups > 0 && !tegroup_impl_termless(desc)) {
-        int code = tegroup_impl_lt_describe(&lt.functions, p, 0, &m.desc);
-        if (!code) code = tegroup_impl_lt_layouts(&lt.functions, p, usual.rows, usual.cols, usual.k, ld, &m);
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
-        lt.count = tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, lt.alignment, NULL, lt.algorithms,
-                                          TEGROUP_IMPL_LT_OFFERED, &code);
-        if (lt.count == 0) return tegroup_impl_lt_nothing(code, error);
-        lt.has_unaligned =
-            tegroup_impl_lt_offers(&lt.functions, desc->options.cublaslt, &m, slot, element, NULL, &lt.unaligned, 1, &code);
+    lt.has_algorithm = p->groups > 0 && !tegroup_impl_termless(desc);
+    if (lt.has_algorithm) {
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, &aligned, error));
+        lt.algorithm = aligned.list[0];
+        lt.has_unaligned = tegroup_impl_lt_loop_choices(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
+        if (lt.has_unaligned) lt.unaligned = unaligned.list[0];
     }
-    tegroup_impl_lt_choose(plan, &lt, 0);
+    tegroup_impl_lt_take(plan, &lt);
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                         tegroup_error *error) {
-    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->options.stream_count == lt.stream_count, ERROR_PLAN, "options.stream_count", "must be as planned",
-                      lt.stream_count, desc->options.stream_count);
+    TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
+                      0);
+    TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,
+                      "options.stream_count", "must be as planned: each stream has a part of the workspace",
+                      plan->cublas_parts, desc->options.stream_count);
     if (desc->options.stream_count == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->options.streams != NULL, ERROR_NULL_ARGUMENT, "options.streams", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->options.events != NULL, ERROR_NULL_ARGUMENT, "options.events", "must not be NULL", 1, 0);
@@ -123,7 +141,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
-    algorithm = loop->aligned ? &lt->algorithms[lt->chosen] : lt->has_unaligned ? &lt->unaligned : NULL;
+    algorithm = loop->aligned ? &lt->algorithm : lt->has_unaligned ? &lt->unaligned : NULL;
     if (algorithm
         && (TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmulAlgoCheck)(desc->options.cublaslt, &loop->m.desc, &loop->m.a,
                                                                      &loop->m.b, tegroup_impl_lt_c(&loop->m),
@@ -131,8 +149,8 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
             || (int64_t)result.workspace_bytes > slot_bytes))
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
-        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a, a,
-        &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
+        desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a,
+        a, &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
         &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
@@ -172,8 +190,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
     const tegroup_problem *p = &plan->problem;
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     const int32_t forks = (int32_t)tegroup_impl_min(desc->options.stream_count, p->groups);
-    const int64_t slot_bytes = (int64_t)plan->workspace.items[0].bytes / tegroup_impl_max(1, desc->options.stream_count);
-    char *slots = (char *)tegroup_impl_layout_at(&plan->workspace, 0, desc->options.workspace);
+    const int64_t slot_bytes = tegroup_impl_lt_loop_slot(plan);
+    char *slots = (char *)desc->options.workspace;
     tegroup_impl_lt_loop loop;
     int32_t forked = 0; /* those that wait for stream */
     cudaError_t cuda = cudaSuccess;
@@ -198,8 +216,10 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         tegroup_scalars alpha = loop.desc.alpha, beta = loop.desc.beta;
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
-        loop.alphas = (float *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
-        loop.betas = (float *)tegroup_impl_layout_at(&plan->workspace, 2, desc->options.workspace);
+        tegroup_layout layout;
+        tegroup_impl_plan_layout(plan, &layout);
+        loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
+        loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
             tegroup_impl_launch(tegroup_impl_scalars_kernel, (unsigned)tegroup_impl_ceil_div(p->groups, 128), 128, 0,
                                 stream, alpha, beta, one, zero, p->groups, loop.alphas, loop.betas),

@@ -23,14 +23,14 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
     return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
 }
 
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error) {
     tegroup_target target;
-    (void)desc, (void)error; /* unread where no GPU backend is built */
+    (void)desc, (void)names, (void)error; /* unread where no GPU backend is built */
     plan->device = tegroup_impl_cuda_target(&target);
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, plan, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, names, plan, error);
 #endif
 #if !defined(TEGROUP_NO_PORTABLE)
     case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
@@ -54,15 +54,15 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
 }
 
 static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_error *error) {
-    (void)desc, (void)error;
+                                                     const tegroup_impl_names *names, tegroup_error *error) {
+    (void)desc, (void)names, (void)error;
     if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
     switch (plan->backend) {
 #if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, error);
+    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, names, error);
 #endif
 #if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, error);
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, names, error);
     case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
 #endif
     default: break;

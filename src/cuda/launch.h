@@ -52,7 +52,7 @@ static inline tegroup_status tegroup_impl_cuda_check_address(const void *address
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_DEVICE)
@@ -63,7 +63,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointer(const tegroup_tenso
                : tegroup_impl_cuda_check_address(t->data, TEGROUP_IMPL_PATH(DATA), error);
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_cuda_check_index(const tegroup_gather *gather, const tegroup_impl_name *name,
                                                            tegroup_error *error) {
     return tegroup_impl_cuda_check_address(gather->rows > 0 ? gather->slot_of_row : NULL,
                                            TEGROUP_IMPL_PATH(SLOT_OF_ROW), error);
@@ -74,17 +74,19 @@ static inline tegroup_status tegroup_impl_cuda_check_scalars(const tegroup_scala
     return tegroup_impl_cuda_check_address(s->space == TEGROUP_SPACE_DEVICE ? s->data : NULL, field, error);
 }
 
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, TEGROUP_IMPL_C, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, TEGROUP_IMPL_D, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, TEGROUP_IMPL_BIAS, error));
+static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_names *names, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_index(&desc->gather_b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->c, names->operand[TEGROUP_IMPL_C], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->d, names->operand[TEGROUP_IMPL_D], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->alpha, "alpha.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_scalars(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(
         desc->row_scale_dtype != TEGROUP_DTYPE_UNSET ? desc->row_scale : NULL, "row_scale", error));
-    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL, "options.workspace", error);
+    return tegroup_impl_cuda_check_address(desc->options.workspace_bytes > 0 ? desc->options.workspace : NULL,
+                                           "options.workspace", error);
 }

@@ -109,11 +109,11 @@ static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc 
     }
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_shared_limit(plan->device, &limit), "plan.device",
                                               "must be readable", error));
-    return tegroup_impl_portable_take_row(plan,
-                                          tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k,
-                                                                       forward ? p->k : p->n,
-                                                                       desc->options.expected_rows_max / 2 <= average, limit),
-                                          error);
+    return tegroup_impl_portable_take_row(
+        plan,
+        tegroup_impl_portable_choose(p->op, lines, forward ? p->n : p->k, forward ? p->k : p->n,
+                                     desc->options.expected_rows_max / 2 <= average, limit),
+        error);
 }
 
 static inline tegroup_status tegroup_impl_portable_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,

@@ -58,6 +58,7 @@ static inline int tegroup_impl_sm90_image(void) {
 static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t number, tegroup_error *error) {
     int32_t count;
     const tegroup_impl_sm90_row *row = tegroup_impl_sm90_rows(&count) + number;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)number;
 #if !defined(TEGROUP_NO_PORTABLE)
     if (row->shared_bytes == 0)
         return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count), error);
@@ -106,6 +107,28 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
     int32_t count = 0;
     while (tegroup_impl_sm90_candidate(plan, count) >= 0) count++;
     return count;
+}
+
+/* A plan's kernel as a choice: its row of the table, and its tile, which tells whether another build's table is this one. */
+static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
+    choice.words[0] = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
+    choice.words[1] = (uint64_t)plan->tile_m;
+    choice.words[2] = (uint64_t)plan->tile_n;
+    return choice;
+}
+
+/* The kernels that tegroup_plan_tune may time for a plan. */
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, tegroup_impl_choices *choices,
+                                                       tegroup_error *error) {
+    for (int32_t i = 0; i < tegroup_impl_sm90_candidates(plan); i++) {
+        tegroup_plan candidate = *plan;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, tegroup_impl_sm90_candidate(plan, i), error));
+        const tegroup_impl_choice choice = tegroup_impl_sm90_choice(&candidate);
+        tegroup_impl_choices_add(choices, &choice);
+    }
+    return TEGROUP_OK;
 }
 
 /* Forward, for few rows: loaded two steps at a time. */

@@ -8,8 +8,8 @@ static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_d
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                    tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -17,12 +17,16 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     int32_t first, usual;
     int64_t blocks, late;
     cudaError_t code;
-    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, "a.shape.rows", "must be countable in 31 bits", most,
-                      p->rows);
+    TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
+                      "must be countable in 31 bits", most, p->rows);
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error));
-    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "d.shape.cols" : "a.shape.cols",
+    TEGROUP_IMPL_RULE(p->n <= most, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(A, COLS),
                       "must be countable in 31 bits", most, p->n);
-    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED, p->op == TEGROUP_OP_FORWARD ? "a.shape.cols" : "d.shape.cols",
+    TEGROUP_IMPL_RULE(p->k <= most, ERROR_UNSUPPORTED,
+                      p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
+                                                  : TEGROUP_IMPL_OPERAND_PATH(D, COLS),
                       "must be countable in 31 bits", most, p->k);
 #if CUDART_VERSION >= 12050
     code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
@@ -46,7 +50,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
-static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, tegroup_impl_operand operand,
+static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
@@ -59,7 +63,7 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
     return TEGROUP_OK;
 }
 static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     tegroup_error *error) {
+                                                     const tegroup_impl_names *names, tegroup_error *error) {
     (void)plan;
 #if defined(TEGROUP_NO_PORTABLE)
     TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] == TEGROUP_IMPL_SM90_THREADS, ERROR_NOT_BUILT,
@@ -67,10 +71,10 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, TEGROUP_IMPL_A, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, TEGROUP_IMPL_B, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, TEGROUP_IMPL_C, error));
-    return tegroup_impl_sm90_check_operand(&desc->d, TEGROUP_IMPL_D, error);
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->a, names->operand[TEGROUP_IMPL_A], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->b, names->operand[TEGROUP_IMPL_B], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_operand(&desc->c, names->operand[TEGROUP_IMPL_C], error));
+    return tegroup_impl_sm90_check_operand(&desc->d, names->operand[TEGROUP_IMPL_D], error);
 }
 
 /* A map of boxes of box_cols x box_rows, as the kernel's first comment says, with rows of a box of 128 or 64 bytes. */
@@ -119,8 +123,8 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
     }
     *shift = 0 - (uint64_t)(ragged ? box_rows * row : 0) - (uint64_t)(listed ? address : 0);
     if (code == CUDA_SUCCESS) return TEGROUP_OK;
-    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, TEGROUP_IMPL_PATH(LD), "must be describable to TMA", 0,
-                            (int64_t)code);
+    (void)tegroup_impl_fail(error, TEGROUP_ERROR_CUDA, "plan",
+                            "must be of operands that the driver can describe to TMA", 0, (int64_t)code);
     if (error) error->native = (int32_t)code;
     return TEGROUP_ERROR_CUDA;
 }

@@ -1,64 +1,65 @@
 /* ---- GPU backends: choosing an algorithm ---- */
 
-/* What a backend has to choose from without a change of backend: cuBLASLt's offered algorithms, the Hopper kernels' tiles. */
-static inline int32_t tegroup_impl_cuda_candidates(const tegroup_plan *plan) {
-    int32_t count = 0;
+/* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
+static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
     (void)plan; /* unread where no backend has a choice */
 #if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) count = tegroup_impl_lt_plan_of(plan).count;
+    if (tegroup_impl_uses_cublaslt(plan->backend)) choice = tegroup_impl_lt_plan_of(plan).algorithm;
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) count = tegroup_impl_sm90_candidates(plan);
+    if (plan->backend == TEGROUP_BACKEND_SM90) choice = tegroup_impl_sm90_choice(plan);
 #endif
-    return (int32_t)tegroup_impl_clamp(count, 1, TEGROUP_TUNE_CANDIDATES);
+    return choice;
 }
 
-/* The plan with candidate i. */
-static inline tegroup_status tegroup_impl_cuda_candidate(tegroup_plan *plan, int32_t i, tegroup_error *error) {
-    (void)plan, (void)i, (void)error;
+/* The plan with this choice, which must be one that is offered here. */
+static inline tegroup_status tegroup_impl_cuda_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                    tegroup_error *error) {
+    (void)plan, (void)choice, (void)error;
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        tegroup_impl_lt_choose(plan, &lt, i);
+        lt.algorithm = *choice;
+        tegroup_impl_lt_take(plan, &lt);
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    const int32_t row = plan->backend == TEGROUP_BACKEND_SM90 ? tegroup_impl_sm90_candidate(plan, i) : -1;
-    if (row >= 0) return tegroup_impl_sm90_choose(plan, row, error);
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
 #endif
     return TEGROUP_OK;
 }
 
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
-    tegroup_impl_choice choice;
-    memset(&choice, 0, sizeof choice);
+/* All choices that a backend offers for the plan's problem, the plan's own first. */
+static inline tegroup_status tegroup_impl_cuda_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_choice own = tegroup_impl_cuda_choice(plan);
+    (void)desc, (void)error;
+    choices->count = 0;
+    tegroup_impl_choices_add(choices, &own);
 #if !defined(TEGROUP_NO_CUBLASLT)
     if (tegroup_impl_uses_cublaslt(plan->backend)) {
         const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        if (lt.count > 0) choice = lt.algorithms[lt.chosen];
+        if (!lt.has_algorithm) return TEGROUP_OK;
+        return plan->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED
+                   ? tegroup_impl_lt_grouped_choices(desc, plan, &lt, 1, choices, error)
+                   : tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, choices, error);
     }
 #endif
 #if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) { /* by its tile: the table's order may change */
-        choice.words[0] = (uint64_t)plan->tile_m;
-        choice.words[1] = (uint64_t)plan->tile_n;
-    }
+    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choices(plan, choices, error);
 #endif
-    (void)plan;
-    return choice;
+    return TEGROUP_OK;
 }
 
 /* A choice from elsewhere must be among what is offered here. */
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                      tegroup_error *error) {
-    for (int32_t i = 0; i < tegroup_impl_cuda_candidates(plan); i++) {
-        tegroup_plan candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
-        const tegroup_impl_choice offered = tegroup_impl_cuda_choice(&candidate);
-        if (memcmp(&offered, choice, sizeof offered) != 0) continue;
-        *plan = candidate;
-        return TEGROUP_OK;
-    }
+static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                      const tegroup_impl_choice *choice, tegroup_error *error) {
+    tegroup_impl_choices offered;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc, &offered, error));
+    for (int32_t i = 0; i < offered.count; i++)
+        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_cuda_take(plan, choice, error);
     return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
 }
 
@@ -129,16 +130,15 @@ static inline void tegroup_impl_shuffle(int32_t *order, int32_t count, uint64_t 
 }
 
 /* Candidates take turns, so that a clock that changes meets all of them alike, and in another order each round: whoever came
- * always after one that spends little power would find the clock high. Each plan is made again when its turn comes: all of them
- * at once would be too much for a small stack. */
+ * always after one that spends little power would find the clock high. */
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
     tegroup_plan candidate;
     float times[TEGROUP_TUNE_CANDIDATES][TEGROUP_TUNE_ROUNDS], medians[TEGROUP_TUNE_CANDIDATES];
-    int32_t order[TEGROUP_TUNE_CANDIDATES];
+    int32_t order[TEGROUP_TUNE_CANDIDATES], count;
+    tegroup_impl_choices choices;
     uint64_t state = 1;
     const int32_t rounds = desc->rounds > 0 ? desc->rounds : 15;
-    const int32_t count = tegroup_impl_cuda_candidates(plan);
     int32_t best = -1;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     tegroup_error last;
@@ -153,12 +153,14 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc->gemm, &choices, error));
+    count = choices.count;
     memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
         candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
     for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
@@ -168,7 +170,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
-            TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, i, error));
+            TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
@@ -183,7 +185,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         return last.status;
     }
     candidate = *plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_candidate(&candidate, best, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[best], error));
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;

@@ -112,28 +112,57 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
     return TEGROUP_OK;
 }
 
+/* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
+typedef struct tegroup_impl_matrix_name {
+    const char *paths[5]; /* as TEGROUP_IMPL_MATRIX_PATHS */
+    const char *apart;
+} tegroup_impl_matrix_name;
+
+typedef struct tegroup_impl_activation_names {
+    tegroup_impl_matrix_name input, row_scale, output, grad_output, grad_input, grad_row_scale;
+    const char *in_place; /* the rule of a grad_input that shares memory with input */
+    const char *snapshot;
+} tegroup_impl_activation_names;
+
+static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
+#define TEGROUP_IMPL_OWN(name)                                                                                         \
+    { TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name }
+    static const tegroup_impl_activation_names names = {
+        TEGROUP_IMPL_OWN("input"),
+        TEGROUP_IMPL_OWN("row_scale"),
+        TEGROUP_IMPL_OWN("output"),
+        TEGROUP_IMPL_OWN("grad_output"),
+        TEGROUP_IMPL_OWN("grad_input"),
+        TEGROUP_IMPL_OWN("grad_row_scale"),
+        "must not overlap input, unless it is input with the same ld and dtype",
+        "snapshot"};
+#undef TEGROUP_IMPL_OWN
+    return &names;
+}
+
 /* Everything that tegroup_activation_forward checks before it starts. */
-static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc, tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
-                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                             *const output[5] = TEGROUP_IMPL_MATRIX_PATHS("output");
+static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
+                                                           const tegroup_impl_activation_names *names,
+                                                           tegroup_error *error) {
+    const char *const *output = names->output.paths;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, desc->output.rows,
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, names->input.paths, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
+                                                 TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->row_scale, row_scale, desc->output.rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->output, output[0], &desc->input, "must not overlap input", error));
+        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->input, names->input.apart, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->output, output[0], &desc->row_scale, "must not overlap row_scale", error));
+        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_snapshot(desc->snapshot, "snapshot", desc->output.rows, desc->space, error));
+            tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, desc->output.rows, desc->space, error));
     return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
 }
 
@@ -158,7 +187,7 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
 }
 
@@ -179,48 +208,47 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 
 /* Everything that tegroup_activation_backward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
+                                                                    const tegroup_impl_activation_names *names,
                                                                     tegroup_error *error) {
-    static const char *const input[5] = TEGROUP_IMPL_MATRIX_PATHS("input"),
-                             *const row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("row_scale"),
-                             *const grad_output[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_output"),
-                             *const grad_input[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_input"),
-                             *const grad_row_scale[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_row_scale");
+    const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
     int64_t rows, cols;
     int in_place;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_output, grad_output, -1, -1, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_output, names->grad_output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
     rows = desc->grad_output.rows;
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->input, names->input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
     in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
                && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
-                                              "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                              "must not overlap grad_output", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
+                                                     names->row_scale.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                                     names->grad_output.apart, error));
     if (!in_place)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_check_apart(&desc->grad_input, grad_input[0], &desc->input,
-                                     "must not overlap input, unless it is input with the same ld and dtype", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
-                                              "must not overlap input", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
-                                              "must not overlap row_scale", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
-                                              "must not overlap grad_output", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
-                                              "must not overlap grad_input", error));
+            tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->input, names->in_place, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
+                                                     names->input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
+                                                     names->row_scale.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
+                                                     names->grad_output.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
+                                                     names->grad_input.apart, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, "snapshot", rows, desc->space, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, rows, desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
     return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
@@ -249,6 +277,6 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }

@@ -6,27 +6,40 @@ static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, c
     return status;
 }
 
-static inline void tegroup_impl_chain_linear(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
-                                             tegroup_linear_desc *linear) {
+/* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
+typedef struct tegroup_impl_chain_linear {
+    tegroup_tensor input, out, grad_output, dgrad_out;
+    tegroup_impl_layer layer;
+} tegroup_impl_chain_linear;
+
+static inline void tegroup_impl_chain_linear_of(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                int32_t i, tegroup_impl_chain_linear *linear) {
     const tegroup_mlp_weights *weights = &desc->ops[i].weights;
     const tegroup_chain_argument *given = &chain->arguments[i];
-    memset(linear, 0, sizeof *linear);
-    linear->struct_size = sizeof *linear;
-    linear->space = desc->space;
-    linear->weight = weights->weight;
-    linear->bias = weights->bias;
+    tegroup_impl_layer *layer = &linear->layer;
+    int tensor;
+    memset(layer, 0, sizeof *layer);
+    for (tensor = TEGROUP_IMPL_LINEAR_WEIGHT; tensor < TEGROUP_IMPL_LINEAR_COUNT; tensor++)
+        layer->name[tensor] = tegroup_impl_linear_name(tensor);
     linear->input = tegroup_impl_chain_rows(chain, i, &chain->values[i]);
     linear->out = tegroup_impl_chain_rows(chain, i, &chain->values[i + 1]);
-    linear->row_scale = given->row_scale;
-    linear->row_scale_dtype = given->row_scale_dtype;
-    linear->options = desc->options;
+    layer->tensor[TEGROUP_IMPL_LINEAR_WEIGHT] = &weights->weight;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS] = &weights->bias;
+    layer->tensor[TEGROUP_IMPL_LINEAR_INPUT] = &linear->input;
+    layer->tensor[TEGROUP_IMPL_LINEAR_OUT] = &linear->out;
+    layer->space = desc->space;
+    layer->row_scale = given->row_scale;
+    layer->row_scale_dtype = given->row_scale_dtype;
+    layer->options = &desc->options;
     if (!tegroup_impl_chain_backward(desc)) return;
-    linear->main_grad = weights->main_grad;
-    linear->bias_grad = weights->bias_grad;
     linear->grad_output = tegroup_impl_chain_rows(chain, i, &chain->grads[i + 1]);
     linear->dgrad_out = tegroup_impl_chain_rows(chain, i, &chain->grads[i]);
-    linear->grad_row_scale = given->grad_row_scale;
-    if (weights->main_grad.dtype != TEGROUP_DTYPE_UNSET) linear->accumulate = desc->accumulate;
+    layer->tensor[TEGROUP_IMPL_LINEAR_MAIN_GRAD] = &weights->main_grad;
+    layer->tensor[TEGROUP_IMPL_LINEAR_BIAS_GRAD] = &weights->bias_grad;
+    layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_OUTPUT] = &linear->grad_output;
+    layer->tensor[TEGROUP_IMPL_LINEAR_DGRAD_OUT] = &linear->dgrad_out;
+    layer->tensor[TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE] = &given->grad_row_scale;
+    layer->accumulate = desc->accumulate;
 }
 
 static inline void tegroup_impl_chain_mlp(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain, int32_t i,
@@ -108,30 +121,46 @@ static inline void tegroup_impl_chain_bias(const tegroup_chain_desc *desc, const
     if (op == TEGROUP_OP_WGRAD) gemm->accumulate = desc->accumulate;
 }
 
-/* What these products say, in a linear's words. */
-static inline tegroup_status tegroup_impl_chain_bias_said(tegroup_status status, tegroup_op op, tegroup_error *error) {
-    static const tegroup_impl_linear_tensor forward[5] = {TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_BIAS,
-                                                          TEGROUP_IMPL_LINEAR_INPUT, TEGROUP_IMPL_LINEAR_OUT,
-                                                          TEGROUP_IMPL_LINEAR_BIAS},
-                                            wgrad[5] = {TEGROUP_IMPL_LINEAR_GRAD_OUTPUT, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
-                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD, TEGROUP_IMPL_LINEAR_BIAS_GRAD,
-                                                        TEGROUP_IMPL_LINEAR_BIAS_GRAD};
-    if (status != TEGROUP_OK && error) tegroup_impl_linear_retell(op == TEGROUP_OP_WGRAD ? wgrad : forward, error);
-    return status;
+/* The operands of these products, in a linear's words. */
+static inline tegroup_impl_names tegroup_impl_chain_bias_names(tegroup_op op) {
+    tegroup_impl_names names = *tegroup_impl_gemm_names();
+    const int wgrad = op == TEGROUP_OP_WGRAD;
+    const tegroup_impl_name *bias =
+        tegroup_impl_linear_name(wgrad ? TEGROUP_IMPL_LINEAR_BIAS_GRAD : TEGROUP_IMPL_LINEAR_BIAS);
+    const tegroup_impl_name *rows =
+        tegroup_impl_linear_name(wgrad ? TEGROUP_IMPL_LINEAR_GRAD_OUTPUT : TEGROUP_IMPL_LINEAR_INPUT);
+    names.operand[TEGROUP_IMPL_A] = rows;
+    names.operand[TEGROUP_IMPL_B] = bias;
+    names.operand[TEGROUP_IMPL_C] = wgrad ? bias : rows;
+    names.operand[TEGROUP_IMPL_D] = wgrad ? bias : tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_OUT);
+    names.operand[TEGROUP_IMPL_BIAS] = bias;
+    return names;
 }
 
-static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_gemm_desc *gemm, const tegroup_target *target,
-                                                          tegroup_linear_plan *plan, tegroup_error *error) {
-    tegroup_plan *one = gemm->op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_bias_said(tegroup_plan_make(gemm, target, one, error), gemm->op, error));
-    if (one->workspace.total_bytes > plan->workspace.total_bytes) plan->workspace = one->workspace;
+static inline tegroup_status tegroup_impl_chain_plan_bias(const tegroup_chain_desc *desc,
+                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
+                                                          const tegroup_target *target, tegroup_linear_plan *plan,
+                                                          tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
+    tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_bias(desc, chain, i, op, &gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_plan_make(&gemm, &names, target, one, error));
+    if (one->workspace_bytes > plan->workspace_bytes) plan->workspace_bytes = one->workspace_bytes;
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_chain_run_bias(const tegroup_plan *plan, const tegroup_gemm_desc *gemm,
-                                                         int run, struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_chain_bias_said(
-        run ? tegroup_gemm(plan, gemm, stream, error) : tegroup_gemm_check(plan, gemm, error), gemm->op, error);
+static inline tegroup_status tegroup_impl_chain_call_bias(const tegroup_chain_desc *desc,
+                                                          const tegroup_impl_chain *chain, int32_t i, tegroup_op op,
+                                                          const tegroup_linear_plan *plan, int run,
+                                                          struct CUstream_st *stream, tegroup_error *error) {
+    const tegroup_impl_names names = tegroup_impl_chain_bias_names(op);
+    const tegroup_plan *one = op == TEGROUP_OP_WGRAD ? &plan->wgrad : &plan->forward;
+    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_bias(desc, chain, i, op, &gemm);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(one, &gemm, &names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_overlaps(one, &gemm, &names, error));
+    return run ? tegroup_impl_gemm_run(one, &gemm, stream, error) : TEGROUP_OK;
 }
 
 static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
@@ -172,24 +201,24 @@ static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chai
     record.groups = desc->input.shape.groups;
     record.rows = desc->input.shape.rows;
     for (i = 0; i <= desc->op_count; i++) {
-        if (i < desc->op_count) record.kinds[i] = desc->ops[i].kind;
+        if (i < desc->op_count) record.kinds[i] = (uint8_t)desc->ops[i].kind;
         if (i < desc->op_count && desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
-            record.activations[i] = desc->ops[i].activation;
-            record.interleaved[i] = desc->ops[i].interleaved;
+            record.activations[i] = (uint8_t)desc->ops[i].activation;
+            record.interleaved[i] = (uint8_t)desc->ops[i].interleaved;
         }
         if (i > 0 && chain->arguments[i - 1].out.dtype == TEGROUP_DTYPE_UNSET) record.saved |= 1u << i;
         record.cols[i] = chain->values[i].shape.cols;
-        record.dtypes[i] = chain->values[i].dtype;
-        record.grad_dtypes[i] = chain->grads[i].dtype;
+        record.dtypes[i] = (uint8_t)chain->values[i].dtype;
+        record.grad_dtypes[i] = (uint8_t)chain->grads[i].dtype;
     }
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_mlp_weights *weights = &desc->ops[i].weights;
         const int backward = tegroup_impl_chain_backward(desc), linear = desc->ops[i].kind == TEGROUP_CHAIN_LINEAR;
-        if (backward && linear) record.main_grads[i] = weights->main_grad.dtype;
+        if (backward && linear) record.main_grads[i] = (uint8_t)weights->main_grad.dtype;
         if (backward && (linear || desc->ops[i].kind == TEGROUP_CHAIN_BIAS))
-            record.bias_grads[i] = weights->bias_grad.dtype;
-        record.row_scales[i] = chain->arguments[i].row_scale_dtype;
-        record.grad_row_scales[i] = chain->arguments[i].grad_row_scale.dtype;
+            record.bias_grads[i] = (uint8_t)weights->bias_grad.dtype;
+        record.row_scales[i] = (uint8_t)chain->arguments[i].row_scale_dtype;
+        record.grad_row_scales[i] = (uint8_t)chain->arguments[i].grad_row_scale.dtype;
     }
     return record;
 }
@@ -244,39 +273,87 @@ static inline int32_t tegroup_impl_chain_count(const tegroup_impl_chain *chain, 
     return chain->fused >> i & 1u ? 3 : 1;
 }
 
+/* A LINEAR's rules and the plans of its products. */
+static inline tegroup_status tegroup_impl_chain_plan_linear(const tegroup_chain_desc *desc,
+                                                            const tegroup_impl_chain *chain, int32_t i,
+                                                            const tegroup_target *target, tegroup_linear_plan *plan,
+                                                            tegroup_error *error) {
+    tegroup_impl_chain_linear linear;
+    const tegroup_impl_layer *layer = &linear.layer;
+    int product;
+    tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS_GRAD)
+                          || tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_MAIN_GRAD),
+                      ERROR_COMBINATION, "bias_grad", "needs main_grad", 1, 0);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS_GRAD)
+                          || tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_BIAS),
+                      ERROR_COMBINATION, "bias_grad", "needs bias", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
+    if (tegroup_impl_layer_has(layer, TEGROUP_IMPL_LINEAR_GRAD_ROW_SCALE))
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_bias_type(layer, error));
+    for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++)
+        if (tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)))
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(layer, product, 0, target, plan, error));
+    return TEGROUP_OK;
+}
+
+/* Op i, or the MLP that begins there. bytes: the workspace that it needs. */
 static inline tegroup_status tegroup_impl_chain_plan(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
                                                      int32_t i, const tegroup_target *target, tegroup_chain_plan *plan,
                                                      size_t *bytes, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
     *bytes = 0;
     if (chain->fused >> i & 1u) {
+        tegroup_mlp_desc mlp;
+        tegroup_mlp_plan made;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &plan->mlps[i / 3], error));
-        *bytes = plan->mlps[i / 3].workspace.total_bytes;
-    } else if (op->kind == TEGROUP_CHAIN_LINEAR) {
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        TEGROUP_IMPL_TRY(tegroup_linear_plan_make(&linear, target, &plan->ops[i], error));
-        *bytes = plan->ops[i].workspace.total_bytes;
-    } else if (op->kind == TEGROUP_CHAIN_BIAS) {
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
-        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET) {
-            tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-            TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_bias(&gemm, target, &plan->ops[i], error));
-        }
-        *bytes = plan->ops[i].workspace.total_bytes;
+        TEGROUP_IMPL_TRY(tegroup_mlp_plan_make(&mlp, target, &made, error));
+        plan->ops[i] = made.fc1;
+        plan->ops[i + 2] = made.fc2;
+        plan->mlps[i / 3] = made.planned;
+        *bytes = made.workspace_bytes;
+        return TEGROUP_OK;
     }
+    if (op->kind == TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_plan_linear(desc, chain, i, target, &plan->ops[i], error));
+    if (op->kind == TEGROUP_CHAIN_BIAS) {
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_chain_plan_bias(desc, chain, i, TEGROUP_OP_FORWARD, target, &plan->ops[i], error));
+        if (tegroup_impl_chain_backward(desc) && op->weights.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(
+                tegroup_impl_chain_plan_bias(desc, chain, i, TEGROUP_OP_WGRAD, target, &plan->ops[i], error));
+    }
+    *bytes = plan->ops[i].workspace_bytes;
     return TEGROUP_OK;
+}
+
+/* What each byte of a plan's memory is for. */
+static inline void tegroup_impl_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                             tegroup_layout *layout) {
+    const tegroup_chain_planned *planned = &plan->planned;
+    int64_t most = 0;
+    int32_t i;
+    tegroup_impl_layout_begin(layout);
+    for (i = 1; i <= plan->op_count && memory == TEGROUP_CHAIN_SAVED; i++)
+        if (planned->saved >> i & 1u)
+            tegroup_impl_layout_add(
+                layout, "what an op gave",
+                tegroup_impl_rows_bytes(planned->rows, planned->cols[i], (tegroup_dtype)planned->dtypes[i]));
+    if (memory == TEGROUP_CHAIN_SAVED) return;
+    tegroup_impl_layout_add(layout, "the op that runs", (int64_t)plan->op_bytes);
+    if (planned->grad_dtypes[plan->op_count] == TEGROUP_DTYPE_UNSET) return;
+    for (i = 1; i <= plan->op_count; i++) most = tegroup_impl_max(most, planned->cols[i]);
+    most = tegroup_impl_rows_bytes(planned->rows, most, (tegroup_dtype)planned->dtypes[0]);
+    for (i = 0; i < TEGROUP_IMPL_CHAIN_TURNS; i++)
+        tegroup_impl_layout_add(layout, "gradients between ops, by turns", most);
 }
 
 static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *desc, const tegroup_target *target,
                                                      tegroup_chain_plan *plan, tegroup_impl_chain *chain,
                                                      tegroup_error *error) {
     tegroup_chain_plan made;
-    size_t most = 0, bytes;
+    tegroup_layout saved, workspace;
+    size_t bytes;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
@@ -287,22 +364,19 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
     made.op_count = desc->op_count;
     made.fused = chain->fused;
     made.planned = tegroup_impl_chain_record(desc, chain);
-    made.saved = chain->saved;
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) {
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_plan(desc, chain, i, target, &made, &bytes, error));
-        if (bytes > most) most = bytes;
+        if (bytes > made.op_bytes) made.op_bytes = bytes;
     }
     chain->at = -1;
-    tegroup_impl_layout_add(&made.workspace, "the op that runs", (int64_t)most);
-    for (i = 0; i < chain->gradients.count; i++) {
-        const tegroup_layout_item *item = &chain->gradients.items[i];
-        tegroup_impl_layout_add(&made.workspace, item->name,
-                                item->bytes == SIZE_MAX ? INT64_MAX : (int64_t)item->bytes);
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&made.saved) && !tegroup_impl_layout_overflowed(&made.workspace),
+    tegroup_impl_chain_layout(&made, TEGROUP_CHAIN_SAVED, &saved);
+    tegroup_impl_chain_layout(&made, TEGROUP_CHAIN_WORKSPACE, &workspace);
+    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&saved) && !tegroup_impl_layout_overflowed(&workspace),
                       ERROR_OVERFLOW, "input.shape.rows", "must leave saved and the workspace addressable",
                       tegroup_impl_max_bytes(), desc->input.shape.rows);
+    made.saved_bytes = saved.total_bytes;
+    made.workspace_bytes = workspace.total_bytes;
     *plan = made;
     return TEGROUP_OK;
 }
@@ -312,6 +386,27 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     tegroup_impl_chain chain;
     const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
+}
+
+static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
+                      "must be the size of the struct", sizeof *plan, plan->struct_size);
+    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
+                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_chain_layout(const tegroup_chain_plan *plan, tegroup_chain_memory memory,
+                                                tegroup_layout *layout, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_CHAIN_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set",
+                      TEGROUP_CHAIN_WORKSPACE, 0);
+    TEGROUP_IMPL_RULE((uint32_t)memory <= TEGROUP_CHAIN_SAVED, ERROR_VALUE, "memory", "must be a tegroup_chain_memory",
+                      TEGROUP_CHAIN_SAVED, memory);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_chain_layout(plan, memory, layout);
+    return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
@@ -342,11 +437,8 @@ static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain
                                                              const tegroup_tensor *rows,
                                                              tegroup_impl_linear_tensor word, tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
-    tegroup_status status;
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    status = tegroup_impl_check_memory(&t, TEGROUP_IMPL_TENSOR, desc->options.check_level, error);
-    if (status != TEGROUP_OK && error) tegroup_impl_linear_translate(word, TEGROUP_IMPL_TENSOR, error);
-    return status;
+    return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);
 }
 
 /* What a caller's function is handed. */
@@ -370,28 +462,43 @@ static inline tegroup_status tegroup_impl_chain_user_said(tegroup_status status,
     return status;
 }
 
+/* The plans of the MLP that begins at op i, and the workspace that each of its calls needs. */
+static inline tegroup_impl_mlp_plans tegroup_impl_chain_mlp_plans(const tegroup_chain_plan *plan, int32_t i) {
+    tegroup_impl_mlp_plans plans;
+    plans.planned = &plan->mlps[i / 3];
+    plans.fc1 = &plan->ops[i];
+    plans.fc2 = &plan->ops[i + 2];
+    return plans;
+}
+
+static inline size_t tegroup_impl_chain_mlp_bytes(const tegroup_impl_mlp_plans *plans, tegroup_mlp_memory memory) {
+    tegroup_layout layout;
+    (void)tegroup_impl_mlp_layout(plans, memory, &layout);
+    return layout.total_bytes;
+}
+
 /* One op, or the MLP that begins there. run 0: only what it checks. */
 static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                         const tegroup_impl_chain *chain, int32_t i, int run,
                                                         struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_linear linear;
     tegroup_activation_desc activation;
     tegroup_activation_backward_desc unused;
     tegroup_error said;
     if (chain->fused >> i & 1u) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_chain_mlp_plans(plan, i);
+        tegroup_mlp_desc mlp;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        return tegroup_impl_mlp_forward(&plan->mlps[i / 3], &mlp, run, stream, error);
+        return tegroup_impl_mlp_forward(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WORKSPACE), &mlp, run,
+                                        stream, error);
     }
     switch (op->kind) {
     case TEGROUP_CHAIN_LINEAR:
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_FORWARD, run, stream, error);
+        tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+        return tegroup_impl_layer_call(&linear.layer, &plan->ops[i], TEGROUP_OP_FORWARD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_FORWARD, &gemm);
-        return tegroup_impl_chain_run_bias(&plan->ops[i].forward, &gemm, run, stream, error);
+        return tegroup_impl_chain_call_bias(desc, chain, i, TEGROUP_OP_FORWARD, &plan->ops[i], run, stream, error);
     case TEGROUP_CHAIN_USER:
         if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 0, error);
         memset(&said, 0, sizeof said);
@@ -402,7 +509,7 @@ static inline tegroup_status tegroup_impl_chain_forward(const tegroup_chain_plan
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &activation, &unused);
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_activation_check(&activation, tegroup_impl_activation_own_names(), error));
         return run ? tegroup_impl_activation_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
     }
 }
@@ -412,29 +519,30 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
                                                      struct CUstream_st *stream, tegroup_error *error) {
     const tegroup_chain_op *op = &desc->ops[i];
     const int wants_dx = chain->grads[i].dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_linear_desc linear;
-    tegroup_mlp_desc mlp;
-    tegroup_gemm_desc gemm;
+    tegroup_impl_chain_linear linear;
     tegroup_activation_desc unused;
     tegroup_activation_backward_desc activation;
     tegroup_error said;
     if (chain->fused >> i & 1u) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_chain_mlp_plans(plan, i);
+        tegroup_mlp_desc mlp;
         tegroup_impl_chain_mlp(desc, chain, i, &mlp);
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plan->mlps[i / 3], &mlp, run, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_dgrad(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WORKSPACE),
+                                                &mlp, run, stream, error));
         if (mlp.fc1.main_grad.dtype == TEGROUP_DTYPE_UNSET && mlp.fc2.main_grad.dtype == TEGROUP_DTYPE_UNSET)
             return TEGROUP_OK;
-        return tegroup_impl_mlp_wgrad(&plan->mlps[i / 3], &mlp, run, stream, error);
+        return tegroup_impl_mlp_wgrad(&plans, tegroup_impl_chain_mlp_bytes(&plans, TEGROUP_MLP_WGRAD_WORKSPACE), &mlp,
+                                      run, stream, error);
     }
     switch (op->kind) {
     case TEGROUP_CHAIN_LINEAR:
-        tegroup_impl_chain_linear(desc, chain, i, &linear);
-        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_linear_dgrad(&plan->ops[i], &linear, run, stream, error));
-        if (linear.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-        return tegroup_impl_linear_call(&plan->ops[i], &linear, TEGROUP_OP_WGRAD, run, stream, error);
+        tegroup_impl_chain_linear_of(desc, chain, i, &linear);
+        if (wants_dx) TEGROUP_IMPL_TRY(tegroup_impl_layer_dgrad(&linear.layer, &plan->ops[i], run, stream, error));
+        if (op->weights.main_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+        return tegroup_impl_layer_call(&linear.layer, &plan->ops[i], TEGROUP_OP_WGRAD, run, stream, error);
     case TEGROUP_CHAIN_BIAS:
         if (op->weights.bias_grad.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-        tegroup_impl_chain_bias(desc, chain, i, TEGROUP_OP_WGRAD, &gemm);
-        return tegroup_impl_chain_run_bias(&plan->ops[i].wgrad, &gemm, run, stream, error);
+        return tegroup_impl_chain_call_bias(desc, chain, i, TEGROUP_OP_WGRAD, &plan->ops[i], run, stream, error);
     case TEGROUP_CHAIN_USER:
         if (!run) return tegroup_impl_chain_check_user(desc, chain, i, 1, error);
         memset(&said, 0, sizeof said);
@@ -446,8 +554,10 @@ static inline tegroup_status tegroup_impl_chain_back(const tegroup_chain_plan *p
         TEGROUP_IMPL_TRY(
             tegroup_impl_chain_check_memory(desc, chain, i, &chain->values[i], TEGROUP_IMPL_LINEAR_INPUT, error));
         tegroup_impl_chain_activation(desc, chain, i, &unused, &activation);
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(&activation, error));
-        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error) : TEGROUP_OK;
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_activation_backward_check(&activation, tegroup_impl_activation_own_names(), error));
+        return run ? tegroup_impl_activation_backward_run(&activation, desc->options.threads, stream, error)
+                   : TEGROUP_OK;
     }
 }
 
@@ -458,24 +568,19 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     int32_t starts[TEGROUP_CHAIN_MAX_OPS], i, count = 0, run;
     char *gradients = NULL;
     chain->at = -1;
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
-    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace && plan->workspace.count > 1)
-        gradients = (char *)tegroup_impl_layout_at(&plan->workspace, 1, desc->options.workspace);
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
+    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace)
+        gradients = (char *)desc->options.workspace + plan->op_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
     TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
                       TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_workspace(&plan->saved, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(&plan->workspace, "options.workspace", "options.workspace_bytes", desc->options.workspace,
-                                                  desc->options.workspace_bytes, error));
+        tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward, TEGROUP_CHECK_HOST, error));
+        tegroup_impl_chain_check_apart(desc, chain, plan->workspace_bytes, backward, TEGROUP_CHECK_HOST, error));
     for (i = 0; i < desc->op_count; i += tegroup_impl_chain_count(chain, i)) starts[count++] = i;
     for (run = 0; run < 2; run++) {
         for (i = 0; i < count; i++) {
@@ -484,7 +589,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
                                       : tegroup_impl_chain_forward(plan, desc, chain, chain->at, run, stream, error));
         }
         if (!run && desc->options.check_level == TEGROUP_CHECK_DEEP) /* lists may be walked now */
-            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace.total_bytes, backward,
+            TEGROUP_IMPL_TRY(tegroup_impl_chain_check_apart(desc, chain, plan->workspace_bytes, backward,
                                                             TEGROUP_CHECK_DEEP, error));
     }
     return TEGROUP_OK;

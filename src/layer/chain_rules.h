@@ -9,7 +9,7 @@ typedef struct tegroup_impl_chain {
     tegroup_tensor values[TEGROUP_CHAIN_MAX_VALUES], grads[TEGROUP_CHAIN_MAX_VALUES];
     const char *reasons[TEGROUP_CHAIN_MAX_OPS]; /* why an activation is not part of a grouped MLP */
     uint32_t fused;                             /* as in the plan */
-    tegroup_layout saved, gradients;
+    size_t saved_bytes;                         /* of what lies in `saved` */
 } tegroup_impl_chain;
 
 #define TEGROUP_IMPL_THERE(t) ((t).dtype != TEGROUP_DTYPE_UNSET)
@@ -97,7 +97,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
         TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
                           TEGROUP_DTYPE_F64, 0);
-        TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_WEIGHT, &op->weights.weight, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
+                                                   tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
@@ -223,19 +224,9 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
     return TEGROUP_OK;
 }
 
-/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
- * those between ops begin, or NULL. */
-static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
-                                                        char *gradients, tegroup_impl_chain *chain,
-                                                        tegroup_error *error) {
-    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out"),
-                             *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"),
-                             *const input[] = TEGROUP_IMPL_PATHS("input"),
-                             *const grad_output[] = TEGROUP_IMPL_PATHS("grad_output");
-    int64_t most = 0;
-    int32_t i, turn = 0;
-    memset(chain, 0, sizeof *chain);
-    chain->at = -1;
+/* The descriptor's own numbers, and its input. */
+static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
+    static const char *const input[] = TEGROUP_IMPL_PATHS("input");
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -253,12 +244,19 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->input, desc->input.shape.cols, input, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_said_of(TEGROUP_IMPL_LINEAR_INPUT, &desc->input, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_tensor(&desc->input, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), error));
     TEGROUP_IMPL_RULE(tegroup_impl_ragged(&desc->input.shape), ERROR_UNSET, "input.shape.row_sizes.encoding",
                       "must be set: a chain's rows are ragged", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&desc->input.shape), ERROR_UNSUPPORTED, "input.shape.col_sizes.encoding",
                       "must be unset: a chain's groups have one width", 0, 1);
-    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error));
+    return tegroup_impl_chain_check_there(&desc->grad_output, "grad_output.dtype", error);
+}
+
+/* Each op gets its argument. */
+static inline tegroup_status tegroup_impl_chain_take_arguments(const tegroup_chain_desc *desc,
+                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+    int32_t i;
     for (i = 0; i < desc->argument_count; i++) {
         const tegroup_chain_argument *given = &desc->arguments[i];
         chain->at = -1;
@@ -270,23 +268,32 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         chain->arguments[given->op] = *given;
         chain->named |= 1u << given->op;
     }
-    tegroup_impl_layout_begin(&chain->saved);
+    return TEGROUP_OK;
+}
+
+/* What each op gives: in its argument, or in `saved`. */
+static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_chain_desc *desc,
+                                                               tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const out[] = TEGROUP_IMPL_PATHS("arguments.out");
+    tegroup_layout saved;
+    int32_t i;
+    tegroup_impl_layout_begin(&saved);
     chain->values[0] = desc->input;
     for (i = 0; i < desc->op_count; i++) {
         const tegroup_chain_argument *given = &chain->arguments[i];
+        const tegroup_chain_op *op = &desc->ops[i];
         const int64_t cols = chain->values[i].shape.cols;
         tegroup_tensor *value = &chain->values[i + 1];
         chain->at = i;
         TEGROUP_IMPL_TRY(tegroup_impl_chain_check_op(desc, chain, i, error));
         chain->arguments[i].grad_row_scale = tegroup_impl_chain_rows(chain, i, &given->grad_row_scale);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION || desc->ops[i].kind == TEGROUP_CHAIN_SCALE)
+        if (op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE)
             TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
-        TEGROUP_IMPL_RULE(desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(desc->ops[i].activation)
-                              || cols % 2 == 0,
+        TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_ACTIVATION || !tegroup_impl_gated(op->activation) || cols % 2 == 0,
                           ERROR_SHAPE, "ops.activation", "needs an even number of columns: gate and up", cols + 1,
                           cols);
         *value = desc->input;
-        value->shape.cols = tegroup_impl_chain_cols(&desc->ops[i], cols);
+        value->shape.cols = tegroup_impl_chain_cols(op, cols);
         value->ld = 0;
         if (TEGROUP_IMPL_THERE(given->out)) {
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->out, value->shape.cols, out, error));
@@ -296,25 +303,51 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
         }
         TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
                           TEGROUP_DTYPE_F64, 0);
-        value->data = desc->saved ? (char *)desc->saved + chain->saved.total_bytes : NULL;
-        tegroup_impl_layout_add(&chain->saved, "what an op gave", tegroup_impl_extent_bytes(value));
+        value->data =
+            desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
+        tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));
     }
-    for (i = 0; i < desc->op_count; i++)
-        if (desc->ops[i].kind == TEGROUP_CHAIN_ACTIVATION) {
-            chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
-            if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
-            if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
-        }
-    chain->at = -1;
-    tegroup_impl_layout_begin(&chain->gradients);
-    if (!tegroup_impl_chain_backward(desc)) return TEGROUP_OK;
+    chain->saved_bytes = saved.total_bytes;
+    return TEGROUP_OK;
+}
+
+/* Which ops run as a grouped MLP. planned: what a call's plan fused; NULL = to be found out. */
+static inline void tegroup_impl_chain_fuse(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                           tegroup_impl_chain *chain) {
+    int32_t i;
+    for (i = 0; i < desc->op_count; i++) {
+        if (desc->ops[i].kind != TEGROUP_CHAIN_ACTIVATION) continue;
+        chain->reasons[i] = tegroup_impl_chain_unfit(desc, chain, i - 1);
+        if (!chain->reasons[i] && !planned) chain->reasons[i] = tegroup_impl_chain_unlike(chain, i - 1);
+        if (!chain->reasons[i] && (!planned || (*planned >> (i - 1) & 1u))) chain->fused |= 1u << (i - 1);
+    }
+}
+
+/* Gradients between ops lie in this many buffers by turns: an op reads one while it writes another, and a third holds what a BIAS
+ * hands on. */
+#define TEGROUP_IMPL_CHAIN_TURNS 3
+
+/* Bytes of contiguous rows; INT64_MAX: too many. */
+static inline int64_t tegroup_impl_rows_bytes(int64_t rows, int64_t cols, tegroup_dtype dtype) {
+    return tegroup_impl_mul(tegroup_impl_mul(rows, cols), tegroup_impl_bits(dtype) / 8);
+}
+
+/* The gradient of what each op was given: in its argument, or in one of the buffers that begin at `gradients`. */
+static inline tegroup_status tegroup_impl_chain_resolve_grads(const tegroup_chain_desc *desc, char *gradients,
+                                                              tegroup_impl_chain *chain, tegroup_error *error) {
+    static const char *const grad_input[] = TEGROUP_IMPL_PATHS("arguments.grad_input"), *const grad_output[] =
+                                                                                            TEGROUP_IMPL_PATHS(
+                                                                                                "grad_output");
+    int64_t most = 0;
+    int32_t i, turn = 0;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &desc->grad_output, chain->values[desc->op_count].shape.cols,
                                                    grad_output, error));
     chain->grads[desc->op_count] = desc->grad_output;
     chain->grads[desc->op_count].shape = chain->values[desc->op_count].shape;
     for (i = 1; i <= desc->op_count; i++) most = tegroup_impl_max(most, chain->values[i].shape.cols);
-    most = tegroup_impl_mul(tegroup_impl_mul(most, desc->input.shape.rows), tegroup_impl_bits(desc->input.dtype) / 8);
-    for (i = 0; i < 3; i++) tegroup_impl_layout_add(&chain->gradients, "gradients between ops, by turns", most);
+    most =
+        tegroup_impl_align(tegroup_impl_rows_bytes(desc->input.shape.rows, most, desc->input.dtype), TEGROUP_ALIGNMENT);
+    if (most > tegroup_impl_max_bytes() / TEGROUP_IMPL_CHAIN_TURNS) gradients = NULL; /* the plan is refused */
     for (i = desc->op_count - 1; i >= 0; i--) {
         const tegroup_chain_argument *given = &chain->arguments[i];
         tegroup_tensor *grad = &chain->grads[i];
@@ -324,33 +357,95 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
             *grad = chain->grads[i + 1];
             continue;
         }
+        if (i == 0 && !TEGROUP_IMPL_THERE(given->grad_input)) continue;
+        *grad = chain->values[i];
+        grad->ld = 0;
         if (TEGROUP_IMPL_THERE(given->grad_input)) {
             TEGROUP_IMPL_TRY(tegroup_impl_chain_check_rows(desc, &given->grad_input, chain->values[i].shape.cols,
                                                            grad_input, error));
-            *grad = chain->values[i];
-            grad->ld = 0;
             grad->dtype = given->grad_input.dtype;
             grad->data = given->grad_input.data;
             continue;
         }
-        if (i == 0) continue;
-        *grad = chain->values[i];
-        grad->ld = 0;
         grad->dtype = desc->input.dtype;
-        grad->data = gradients ? gradients + chain->gradients.items[turn].offset_bytes : NULL;
-        turn = (turn + 1) % 3;
+        grad->data = gradients ? gradients + turn * most : NULL;
+        turn = (turn + 1) % TEGROUP_IMPL_CHAIN_TURNS;
     }
+    return TEGROUP_OK;
+}
+
+/* Everything about a descriptor but its products. planned: what a call's plan fused; NULL = to be found out. gradients: where
+ * those between ops begin, or NULL. */
+static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc *desc, const uint32_t *planned,
+                                                        char *gradients, tegroup_impl_chain *chain,
+                                                        tegroup_error *error) {
+    memset(chain, 0, sizeof *chain);
+    chain->at = -1;
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_check_desc(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_take_arguments(desc, chain, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve_values(desc, chain, error));
+    tegroup_impl_chain_fuse(desc, planned, chain);
+    chain->at = -1;
+    if (tegroup_impl_chain_backward(desc))
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve_grads(desc, gradients, chain, error));
     chain->at = -1;
     return TEGROUP_OK;
 }
 
-/* One buffer of a chain, its name, and whether the call writes it. */
-typedef struct tegroup_impl_chain_buffer {
-    const tegroup_tensor *tensor;
-    const char *field;
-    int32_t at;
-    int writes;
-} tegroup_impl_chain_buffer;
+/* The buffers of a chain's call, and the op that each is of. */
+#define TEGROUP_IMPL_CHAIN_BUFFERS (9 * TEGROUP_CHAIN_MAX_OPS + 4)
+typedef struct tegroup_impl_chain_buffers {
+    tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
+    int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+} tegroup_impl_chain_buffers;
+
+static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
+    buffers->at[buffers->count] = at;
+    buffers->all[buffers->count++] = buffer;
+}
+
+/* A tensor that errors call `field`, and other buffers' errors "another buffer of the chain". */
+static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buffers, const tegroup_tensor *t,
+                                                 const char *field, int32_t at, int writes) {
+    tegroup_impl_buffer buffer =
+        tegroup_impl_tensor_buffer(t, tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_INPUT), writes);
+    buffer.field = field;
+    buffer.apart = "must not overlap another buffer of the chain";
+    tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* What op i touches in this direction. */
+static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                 int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_mlp_weights *weights = &op->weights;
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
+    const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u)),
+              linear = op->kind == TEGROUP_CHAIN_LINEAR, has_bias = linear || op->kind == TEGROUP_CHAIN_BIAS;
+    tegroup_impl_chain_add(buffers, tegroup_impl_snapshot_buffer(&rows), i);
+    if (linear && (!backward || wants_dx)) /* a list that is not read may dangle */
+        tegroup_impl_chain_add_tensor(buffers, &weights->weight, "weight.data", i, 0);
+    if (has_bias && (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale)))
+        tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
+    if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);
+    if (linear && backward) tegroup_impl_chain_add_tensor(buffers, &weights->main_grad, "main_grad.data", i, 1);
+    if (TEGROUP_IMPL_THERE(given->out)
+        && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
+        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, !backward);
+    if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET)
+        tegroup_impl_chain_add(buffers,
+                               tegroup_impl_buffer_of(given->row_scale,
+                                                      tegroup_impl_mul(desc->input.shape.rows,
+                                                                       tegroup_impl_bits(given->row_scale_dtype) / 8),
+                                                      "arguments.row_scale",
+                                                      "must not overlap another buffer of the chain", 0),
+                               i);
+    if (!backward) return;
+    tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
+    if (TEGROUP_IMPL_THERE(given->grad_input))
+        tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
+}
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
  * other ops, to every op's snapshot, and to the caller's two large buffers. Gradients between ops are in the workspace or an
@@ -358,73 +453,19 @@ typedef struct tegroup_impl_chain_buffer {
 static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_desc *desc, tegroup_impl_chain *chain,
                                                             size_t workspace_bytes, int backward,
                                                             tegroup_check_level level, tegroup_error *error) {
-    tegroup_impl_region snapshots[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_impl_chain_buffer all[8 * TEGROUP_CHAIN_MAX_OPS + 2];
-    tegroup_tensor scales[TEGROUP_CHAIN_MAX_OPS];
-    const int64_t saved = (int64_t)chain->saved.total_bytes, workspace = (int64_t)workspace_bytes;
-    int32_t i, j, count = 0;
-#define TEGROUP_IMPL_ADD(of, name, index, written)                                                                     \
-    do {                                                                                                               \
-        all[count].tensor = (of);                                                                                      \
-        all[count].field = (name);                                                                                     \
-        all[count].at = (index);                                                                                       \
-        all[count++].writes = (written);                                                                               \
-    } while (0)
-    TEGROUP_IMPL_ADD(&desc->input, "input.data", -1, 0);
-    if (backward) TEGROUP_IMPL_ADD(&chain->grads[desc->op_count], "grad_output.data", -1, 0);
-    for (i = 0; i < desc->op_count; i++) {
-        const tegroup_mlp_weights *weights = &desc->ops[i].weights;
-        const tegroup_chain_argument *given = &chain->arguments[i];
-        const tegroup_tensor rows = tegroup_impl_chain_rows(chain, i, &desc->input);
-        const int wants_dx = TEGROUP_IMPL_THERE(chain->grads[i]) || (i >= 2 && (chain->fused >> (i - 2) & 1u));
-        snapshots[i] = tegroup_impl_snapshot_region(&rows);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR
-            && (!backward || wants_dx)) /* a list that is not read may dangle */
-            TEGROUP_IMPL_ADD(&weights->weight, "weight.data", i, 0);
-        if (desc->ops[i].kind == TEGROUP_CHAIN_LINEAR || desc->ops[i].kind == TEGROUP_CHAIN_BIAS) {
-            if (!backward || TEGROUP_IMPL_THERE(given->grad_row_scale))
-                TEGROUP_IMPL_ADD(&weights->bias, "bias.data", i, 0);
-            if (backward) TEGROUP_IMPL_ADD(&weights->bias_grad, "bias_grad.data", i, 1);
-        }
-        if (backward && desc->ops[i].kind == TEGROUP_CHAIN_LINEAR)
-            TEGROUP_IMPL_ADD(&weights->main_grad, "main_grad.data", i, 1);
-        if (TEGROUP_IMPL_THERE(given->out)
-            && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
-            TEGROUP_IMPL_ADD(&chain->values[i + 1], "arguments.out.data", i, !backward);
-        scales[i] = desc->input;
-        scales[i].shape.cols = 1;
-        scales[i].ld = 0;
-        scales[i].dtype = given->row_scale_dtype;
-        scales[i].data = (void *)(uintptr_t)given->row_scale;
-        TEGROUP_IMPL_ADD(&scales[i], "arguments.row_scale", i, 0);
-        if (backward) TEGROUP_IMPL_ADD(&given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
-        if (backward && TEGROUP_IMPL_THERE(given->grad_input))
-            TEGROUP_IMPL_ADD(&chain->grads[i], "arguments.grad_input.data", i, 1);
-    }
-#undef TEGROUP_IMPL_ADD
-    for (i = 0; i < count; i++) {
-        chain->at = all[i].at;
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->saved, saved, level), ERROR_OVERLAP,
-                          all[i].field, "must not overlap saved", 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_tensor_overwritten(all[i].tensor, desc->options.workspace, workspace, level),
-                          ERROR_OVERLAP, all[i].field, "must not overlap workspace", 0, 1);
-        for (j = 0; j < count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(i == j || !tegroup_impl_tensors_overlap(all[i].tensor, all[j].tensor, level),
-                              ERROR_OVERLAP, all[i].field, "must not overlap another buffer of the chain", 0, 1);
-        for (j = 0; j < desc->op_count && all[i].writes; j++)
-            TEGROUP_IMPL_RULE(
-                !tegroup_impl_tensor_overlaps(all[i].tensor, snapshots[j].base, snapshots[j].bytes, level),
-                ERROR_OVERLAP, all[i].field, snapshots[j].rule, 0, 1);
-    }
-    chain->at = -1;
-    for (i = 0; i < desc->op_count; i++) {
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "saved", snapshots[i].rule, 0, 1);
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->options.workspace, workspace, snapshots[i].base, snapshots[i].bytes),
-                          ERROR_OVERLAP, "options.workspace", snapshots[i].rule, 0, 1);
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->saved, saved, desc->options.workspace, workspace), ERROR_OVERLAP,
-                      "options.workspace", "must not overlap saved", 0, 1);
-    return TEGROUP_OK;
+    tegroup_impl_chain_buffers buffers;
+    tegroup_status status;
+    int32_t i, about = 0;
+    buffers.count = 0;
+    tegroup_impl_chain_add_tensor(&buffers, &desc->input, "input.data", -1, 0);
+    if (backward) tegroup_impl_chain_add_tensor(&buffers, &chain->grads[desc->op_count], "grad_output.data", -1, 0);
+    for (i = 0; i < desc->op_count; i++) tegroup_impl_chain_op_buffers(desc, chain, i, backward, &buffers);
+    tegroup_impl_chain_add(&buffers, tegroup_impl_workspace_buffer(&desc->options, workspace_bytes), -1);
+    tegroup_impl_chain_add(
+        &buffers,
+        tegroup_impl_buffer_of(desc->saved, (int64_t)chain->saved_bytes, "saved", "must not overlap saved", 1), -1);
+    status = tegroup_impl_check_apart(buffers.all, buffers.count, level, &about, error);
+    chain->at = status == TEGROUP_OK ? -1 : buffers.at[about];
+    return status;
 }
 #undef TEGROUP_IMPL_THERE

@@ -67,7 +67,7 @@ typedef struct tegroup_chain_desc {
     int32_t         unfused;        /* 1: no fusion pass                                                          */
     int32_t         accumulate;     /* main_grad and bias_grad of every op: 0 overwrite, 1 add                    */
     void           *saved;          /* TEGROUP_ALIGNMENT-aligned; what ops gave, from forward to backward         */
-    size_t          saved_bytes;    /* >= plan.saved.total_bytes                                                  */
+    size_t          saved_bytes;    /* >= plan.saved_bytes                                                        */
     int32_t        *refused;        /* out, host: the op that an error is about, in its own words; -1 = the chain. NULL = not
                                        wanted; written only on error                                              */
     tegroup_options options;        /* of each op; a BIAS multiplies nothing: its backend is AUTO */
@@ -79,33 +79,43 @@ typedef struct tegroup_chain_verdict {
     const char *reason;       /* an activation outside a grouped MLP: why; else NULL                              */
 } tegroup_chain_verdict;
 
-#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474334u /* "TGC4" */
+#define TEGROUP_CHAIN_PLAN_MAGIC 0x54474335u /* "TGC5" */
 
 /* What a call must bring again, for the bytes of every buffer follow from it. Op i reads value i and writes value i + 1. */
 typedef struct tegroup_chain_planned {
-    int32_t            groups;
-    uint32_t           saved;        /* bit i: value i is in `saved`                                               */
-    int64_t            rows;
-    tegroup_chain_kind kinds[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_activation activations[TEGROUP_CHAIN_MAX_OPS]; /* of an ACTIVATION, as is interleaved                  */
-    int32_t            interleaved[TEGROUP_CHAIN_MAX_OPS];
-    int64_t            cols[TEGROUP_CHAIN_MAX_VALUES];
-    tegroup_dtype      dtypes[TEGROUP_CHAIN_MAX_VALUES];
-    tegroup_dtype      grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own    */
-    tegroup_dtype      main_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR; UNSET = none, here and below         */
-    tegroup_dtype      bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                             */
-    tegroup_dtype      row_scales[TEGROUP_CHAIN_MAX_OPS];
-    tegroup_dtype      grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
+    int32_t  groups;
+    uint32_t saved;        /* bit i: value i is in `saved`                                                         */
+    int64_t  rows;
+    int64_t  cols[TEGROUP_CHAIN_MAX_VALUES];
+    /* enums, a byte each */
+    uint8_t  dtypes[TEGROUP_CHAIN_MAX_VALUES];
+    uint8_t  grad_dtypes[TEGROUP_CHAIN_MAX_VALUES]; /* UNSET = not computed, or the grouped MLP's own              */
+    uint8_t  kinds[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  activations[TEGROUP_CHAIN_MAX_OPS];    /* of an ACTIVATION, as is interleaved                         */
+    uint8_t  interleaved[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  main_grads[TEGROUP_CHAIN_MAX_OPS];     /* dtype, of a LINEAR; UNSET = none, here and below            */
+    uint8_t  bias_grads[TEGROUP_CHAIN_MAX_OPS];     /* of a LINEAR or a BIAS                                       */
+    uint8_t  row_scales[TEGROUP_CHAIN_MAX_OPS];
+    uint8_t  grad_row_scales[TEGROUP_CHAIN_MAX_OPS];
 } tegroup_chain_planned;
 
-/* As the other plans. Of an op of a grouped MLP only mlps is set: op i's is mlps[i / 3]. */
+/* As the other plans. Ops i, i + 1 and i + 2 that run as a grouped MLP have its fc1 in ops[i], its fc2 in ops[i + 2] and the rest of
+ * its plan in mlps[i / 3]. tegroup_chain_layout says what each byte of saved and of the workspace is for. */
 typedef struct tegroup_chain_plan {
     size_t              struct_size;
     uint32_t            magic;
     int32_t             op_count;
     uint32_t            fused;     /* bit i: ops i, i + 1 and i + 2 run as a grouped MLP                           */
+    size_t              saved_bytes, workspace_bytes;
+    size_t              op_bytes;  /* of the workspace: what the op that needs most has for itself                 */
     tegroup_chain_planned planned;
-    tegroup_layout      saved, workspace;
     tegroup_linear_plan ops[TEGROUP_CHAIN_MAX_OPS]; /* LINEAR; of BIAS forward and wgrad, products with k = 0      */
-    tegroup_mlp_plan    mlps[2];
+    tegroup_mlp_planned mlps[2];
 } tegroup_chain_plan;
+
+/* The memory that a plan gives the size of. */
+typedef enum tegroup_chain_memory {
+    TEGROUP_CHAIN_MEMORY_UNSET = 0,
+    TEGROUP_CHAIN_WORKSPACE    = 1,
+    TEGROUP_CHAIN_SAVED        = 2
+} tegroup_chain_memory;

@@ -10,8 +10,8 @@
  *
  * This struct is what the plan is made from, what each call is given, and what is saved between them: every field is a plain
  * buffer of the caller's, the same for every format, and nothing else is remembered. Copy it, fill it in as buffers become known
- * and keep it until wgrad has run. The plan reads everything but addresses; a call checks that the tensors are the planned ones
- * and reads the addresses of the line above alone, so that the others may be NULL or dangle by then.
+ * and keep it until wgrad has run. The plan reads everything but addresses; a call looks at the tensors of its line above alone,
+ * and checks that they are the planned ones: the others may be NULL or dangle by then.
  *
  * An absent output plans no such product: no out, no forward; no dgrad_out, no dgrad; no main_grad, no wgrad. Rows are ragged:
  * their shapes have row_sizes, rows that are the capacity, and (to run) one snapshot, that of the routing. n and k are the same
@@ -46,7 +46,7 @@ typedef struct tegroup_linear_desc {
 typedef struct tegroup_linear_plan {
     size_t         struct_size;
     uint32_t       magic;
-    tegroup_layout workspace;      /* that of the product which needs most; the others fit into it                */
+    size_t         workspace_bytes; /* what options.workspace must hold: that of the product which needs most     */
     tegroup_plan   forward, dgrad, wgrad; /* all zero where the output is absent                                  */
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;

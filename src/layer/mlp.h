@@ -1,20 +1,22 @@
 /* ---- Grouped MLP ---- */
 
-/* A product of a call, and its plan. */
-typedef struct tegroup_impl_mlp_product {
-    tegroup_mlp_layer layer;
-    int product;
-    const tegroup_plan *plan;
-    tegroup_gemm_desc gemm;
-} tegroup_impl_mlp_product;
+/* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
+typedef struct tegroup_impl_mlp_plans {
+    const tegroup_mlp_planned *planned;
+    const tegroup_linear_plan *fc1, *fc2;
+} tegroup_impl_mlp_plans;
 
-static inline void tegroup_impl_mlp_gemm(const tegroup_mlp_desc *desc, const tegroup_mlp_plan *plan,
-                                         tegroup_mlp_layer layer, int product, tegroup_gemm_desc *gemm) {
-    tegroup_linear_desc linear;
-    const tegroup_op op = product == TEGROUP_IMPL_LINEAR_ROW_SCALE ? TEGROUP_OP_DGRAD : (tegroup_op)product;
-    tegroup_impl_mlp_linear(desc, plan, op, layer, &linear);
-    tegroup_impl_linear_product(&linear, product, gemm);
-    if (product == TEGROUP_IMPL_LINEAR_ROW_SCALE) gemm->accumulate = 1; /* to what the activation gave */
+static inline tegroup_impl_mlp_plans tegroup_impl_mlp_plans_of(const tegroup_mlp_plan *plan) {
+    tegroup_impl_mlp_plans plans;
+    plans.planned = &plan->planned;
+    plans.fc1 = &plan->fc1;
+    plans.fc2 = &plan->fc2;
+    return plans;
+}
+
+static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_plans *plans, tegroup_mlp_layer layer,
+                                                        int product) {
+    return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
@@ -39,21 +41,24 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc, const tegroup_plan *product,
                                                    tegroup_op op) {
     const int gradient = op == TEGROUP_OP_DGRAD;
-    tegroup_linear_desc fc1, fc2;
-    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC1, &fc1);
-    tegroup_impl_mlp_linear(desc, NULL, op, TEGROUP_MLP_FC2, &fc2);
+    tegroup_dtype out, input;
+    int64_t cols;
+    tegroup_impl_mlp_layers layers;
+    tegroup_impl_mlp_layers_of(desc, op, &layers);
+    out = layers.fc1.tensor[TEGROUP_IMPL_LINEAR_OUT]->dtype;
+    input = layers.fc2.tensor[TEGROUP_IMPL_LINEAR_INPUT]->dtype;
+    cols = layers.activated.shape.cols;
     if (product->backend != TEGROUP_BACKEND_SM90 && product->backend != TEGROUP_BACKEND_PORTABLE)
         return "must not be REQUIRED: only SM90 and PORTABLE have products with an activation in their epilogue";
     if (!TEGROUP_IMPL_FUSED_KERNELS && !product->hypothetical)
         return "must not be REQUIRED: this build leaves out activations on the GPU";
     if (!tegroup_impl_gated(desc->activation))
         return "must not be REQUIRED: the epilogue's activation has a gate and an up";
-    if (product->problem.a != fc1.out.dtype || fc1.out.dtype != fc2.input.dtype
-        || tegroup_impl_bits(fc1.out.dtype) != 16
-        || (gradient && (fc1.grad_output.dtype != fc1.out.dtype || fc2.dgrad_out.dtype != fc1.out.dtype)))
+    if (product->problem.a != out || out != input || tegroup_impl_bits(out) != 16
+        || (gradient && (desc->grad_preactivation.dtype != out || layers.activated.dtype != out)))
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
-    if (fc2.input.shape.cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
     return NULL;
 }
 
@@ -85,82 +90,129 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     return TEGROUP_OK;
 }
 
-/* The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
-static inline tegroup_status tegroup_impl_mlp_layouts(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
-                                                      tegroup_error *error) {
-    const tegroup_layout *most =
-        plan->fc1.workspace.total_bytes > plan->fc2.workspace.total_bytes ? &plan->fc1.workspace : &plan->fc2.workspace;
+/* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
+static inline const tegroup_plan *tegroup_impl_mlp_neediest(const tegroup_impl_mlp_plans *plans, int wgrads) {
+    const tegroup_plan *most = NULL;
+    int layer, product;
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
+        for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
+            if (one->magic != TEGROUP_PLAN_MAGIC || (wgrads && product != TEGROUP_OP_WGRAD)) continue;
+            if (!most || one->workspace_bytes > most->workspace_bytes) most = one;
+        }
+    return most;
+}
+
+/* Where what lies in the workspace is in its layout; -1 = not there. */
+typedef struct tegroup_impl_mlp_items {
+    int32_t activated, preactivation;
+} tegroup_impl_mlp_items;
+
+/* What each byte is for. The products' workspace comes first, so that wgrad, which has no scratch, can do with that part. */
+static inline tegroup_impl_mlp_items tegroup_impl_mlp_layout(const tegroup_impl_mlp_plans *plans,
+                                                             tegroup_mlp_memory memory, tegroup_layout *layout) {
+    const tegroup_mlp_planned *planned = plans->planned;
+    const int in_workspace = memory == TEGROUP_MLP_WORKSPACE, by_forward = memory == TEGROUP_MLP_SAVED_BY_FORWARD,
+              by_dgrad = memory == TEGROUP_MLP_SAVED_BY_DGRAD,
+              saves_preactivation = planned->preactivation_bytes > 0 && !planned->scratch_preactivation,
+              saves_activated = planned->dtypes[TEGROUP_IMPL_MLP_ACTIVATED] != TEGROUP_DTYPE_UNSET;
+    const tegroup_plan *most =
+        by_forward || by_dgrad ? NULL : tegroup_impl_mlp_neediest(plans, memory == TEGROUP_MLP_WGRAD_WORKSPACE);
+    tegroup_impl_mlp_items items;
+    items.activated = items.preactivation = -1;
+    tegroup_impl_layout_begin(layout);
+    if (most) tegroup_impl_plan_layout(most, layout);
+    if (in_workspace && planned->scratch_activated) {
+        items.activated = layout->count;
+        tegroup_impl_layout_add(layout, "activated, and in dgrad its gradient", planned->activated_bytes);
+    }
+    if (in_workspace && planned->scratch_preactivation) {
+        items.preactivation = layout->count;
+        tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    }
+    if (by_forward && saves_preactivation)
+        tegroup_impl_layout_add(layout, "preactivation", planned->preactivation_bytes);
+    if (saves_activated && (planned->recompute ? by_dgrad : by_forward))
+        tegroup_impl_layout_add(layout, "activated", planned->activated_bytes);
+    if (by_dgrad && plans->fc2->dgrad.magic == TEGROUP_PLAN_MAGIC)
+        tegroup_impl_layout_add(layout, "grad_preactivation", planned->grad_preactivation_bytes);
+    return items;
+}
+
+/* What a plan remembers of a descriptor. */
+static inline tegroup_mlp_planned tegroup_impl_mlp_record(const tegroup_mlp_desc *desc,
+                                                          const tegroup_impl_mlp_layers *layers) {
     const int forward = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD),
               dgrad = tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD),
               has_preactivation = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET,
               has_activated = desc->activated.dtype != TEGROUP_DTYPE_UNSET;
-    tegroup_linear_desc fc1, fc2;
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC1, &fc1);
-    tegroup_impl_mlp_linear(desc, NULL, TEGROUP_OP_FORWARD, TEGROUP_MLP_FC2, &fc2);
-    plan->wgrad_workspace = plan->fc1.wgrad.workspace.total_bytes > plan->fc2.wgrad.workspace.total_bytes
-                                ? plan->fc1.wgrad.workspace
-                                : plan->fc2.wgrad.workspace;
-    plan->workspace = *most;
-    plan->activated_item = plan->preactivation_item = -1;
-    if (dgrad || (forward && !tegroup_impl_mlp_keeps(desc))) {
-        plan->activated_item = plan->workspace.count;
-        tegroup_impl_layout_add(&plan->workspace, "activated, and in dgrad its gradient",
-                                tegroup_impl_extent_bytes(&fc2.dgrad_out));
+    tegroup_mlp_planned planned;
+    int tensor;
+    memset(&planned, 0, sizeof planned);
+    planned.activation = desc->activation;
+    planned.interleaved = desc->interleaved;
+    planned.recompute = desc->recompute;
+    planned.fc2_bias_scaled = desc->fc2_bias_scaled;
+    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
+        planned.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
+    planned.scratch_preactivation = forward && !has_preactivation;
+    planned.scratch_activated = dgrad || (forward && !tegroup_impl_mlp_keeps(desc));
+    if (forward || has_preactivation)
+        planned.preactivation_bytes =
+            tegroup_impl_extent_bytes(has_preactivation ? &desc->preactivation : &layers->preactivation);
+    if (planned.scratch_activated || has_activated)
+        planned.activated_bytes = tegroup_impl_extent_bytes(&layers->activated);
+    if (dgrad) planned.grad_preactivation_bytes = tegroup_impl_extent_bytes(&desc->grad_preactivation);
+    return planned;
+}
+
+/* The sizes of a plan that is otherwise made. */
+static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc, tegroup_mlp_plan *plan,
+                                                    tegroup_error *error) {
+    const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+    size_t *const bytes[] = {&plan->workspace_bytes, &plan->wgrad_workspace_bytes, &plan->saved_by_forward_bytes,
+                             &plan->saved_by_dgrad_bytes};
+    tegroup_layout layout;
+    int i;
+    for (i = 0; i < 4; i++) {
+        (void)tegroup_impl_mlp_layout(&plans, (tegroup_mlp_memory)(TEGROUP_MLP_WORKSPACE + i), &layout);
+        *bytes[i] = layout.total_bytes;
+        TEGROUP_IMPL_RULE(i > 0 || !tegroup_impl_layout_overflowed(&layout), ERROR_OVERFLOW, "input.shape.rows",
+                          "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
     }
-    if (forward && !has_preactivation) {
-        plan->preactivation_item = plan->workspace.count;
-        tegroup_impl_layout_add(&plan->workspace, "preactivation", tegroup_impl_extent_bytes(&fc1.out));
-    }
-    TEGROUP_IMPL_RULE(!tegroup_impl_layout_overflowed(&plan->workspace), ERROR_OVERFLOW, "input.shape.rows",
-                      "must leave the workspace addressable", tegroup_impl_max_bytes(), desc->input.shape.rows);
-    if (has_preactivation)
-        tegroup_impl_layout_add(&plan->saved_by_forward, "preactivation",
-                                tegroup_impl_extent_bytes(&desc->preactivation));
-    if (has_activated)
-        tegroup_impl_layout_add(desc->recompute ? &plan->saved_by_dgrad : &plan->saved_by_forward, "activated",
-                                tegroup_impl_extent_bytes(&desc->activated));
-    if (dgrad)
-        tegroup_impl_layout_add(&plan->saved_by_dgrad, "grad_preactivation",
-                                tegroup_impl_extent_bytes(&desc->grad_preactivation));
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
     tegroup_mlp_plan made;
-    tegroup_gemm_desc gemm;
-    int layer, product, tensor;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    int layer, product;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_MLP_PLAN_MAGIC;
-    made.activation = desc->activation;
-    made.interleaved = desc->interleaved;
-    made.recompute = desc->recompute;
-    made.fc2_bias_scaled = desc->fc2_bias_scaled;
-    for (tensor = 0; tensor < TEGROUP_IMPL_MLP_COUNT; tensor++)
-        made.dtypes[tensor] = tegroup_impl_mlp_dtype(desc, tensor);
-    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++) {
-        tegroup_linear_plan *linear = layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2;
+    made.planned = tegroup_impl_mlp_record(desc, &layers);
+    for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
         for (product = TEGROUP_OP_FORWARD; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             if (!tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product)) continue;
-            tegroup_impl_mlp_gemm(desc, NULL, (tegroup_mlp_layer)layer, product, &gemm);
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_mlp_refused(tegroup_impl_linear_plan_product(&gemm, product, target, linear, error),
-                                         (tegroup_mlp_layer)layer, error));
+            tegroup_impl_mlp_layers_of(desc, (tegroup_op)product, &layers);
+            TEGROUP_IMPL_TRY(tegroup_impl_layer_plan(tegroup_impl_mlp_layer_at(&layers, (tegroup_mlp_layer)layer),
+                                                     product, tegroup_impl_mlp_adds(product), target,
+                                                     layer == TEGROUP_MLP_FC1 ? &made.fc1 : &made.fc2, error));
         }
-    }
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc1.forward, TEGROUP_OP_FORWARD, TEGROUP_FUSED_FORWARD,
-                                           &made.fused, &made.activated_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD, &made.fused,
-                                           &made.gradient_kernel, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_layouts(desc, &made, error));
+                                           &made.planned.fused, &made.planned.activated_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_fuse(desc, &made.fc2.dgrad, TEGROUP_OP_DGRAD, TEGROUP_FUSED_DGRAD,
+                                           &made.planned.fused, &made.planned.gradient_kernel, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_sizes(desc, &made, error));
     *plan = made;
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
@@ -168,11 +220,38 @@ static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan 
     return TEGROUP_OK;
 }
 
+TEGROUP_API tegroup_status tegroup_mlp_layout(const tegroup_mlp_plan *plan, tegroup_mlp_memory memory,
+                                              tegroup_layout *layout, tegroup_error *error) {
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(memory != TEGROUP_MLP_MEMORY_UNSET, ERROR_UNSET, "memory", "must be set", TEGROUP_MLP_WORKSPACE,
+                      0);
+    TEGROUP_IMPL_RULE((uint32_t)memory <= TEGROUP_MLP_SAVED_BY_DGRAD, ERROR_VALUE, "memory",
+                      "must be a tegroup_mlp_memory", TEGROUP_MLP_SAVED_BY_DGRAD, memory);
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    plans = tegroup_impl_mlp_plans_of(plan);
+    (void)tegroup_impl_mlp_layout(&plans, memory, layout);
+    return TEGROUP_OK;
+}
+
+/* Give what lies in the workspace its addresses there. */
+static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, const tegroup_mlp_desc *desc,
+                                          tegroup_impl_mlp_layers *layers) {
+    tegroup_layout layout;
+    const tegroup_impl_mlp_items items = tegroup_impl_mlp_layout(plans, TEGROUP_MLP_WORKSPACE, &layout);
+    void *workspace = desc->options.workspace;
+    if (!workspace) return;
+    if (items.activated >= 0) layers->activated.data = tegroup_impl_layout_at(&layout, items.activated, workspace);
+    if (items.preactivation >= 0)
+        layers->preactivation.data = tegroup_impl_layout_at(&layout, items.preactivation, workspace);
+}
+
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    tegroup_impl_mlp_layers layers;
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
                       TEGROUP_MLP_FC2, layer);
@@ -182,38 +261,112 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
                       "must be of a product whose output is there", 1, 0);
-    tegroup_impl_mlp_gemm(desc, plan, layer, (int)op, gemm);
+    tegroup_impl_mlp_layers_of(desc, op, &layers);
+    if (plan) {
+        const tegroup_impl_mlp_plans plans = tegroup_impl_mlp_plans_of(plan);
+        tegroup_impl_mlp_place(&plans, desc, &layers);
+    }
+    tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&layers, layer), (int)op, gemm);
     return TEGROUP_OK;
 }
 
-/* What a call checks before its products check themselves: the plan, the descriptor, and that they ask for the same. */
-static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                         int op, tegroup_error *error) {
+/* What a call of an MLP works with. */
+typedef struct tegroup_impl_mlp_product {
+    tegroup_mlp_layer layer;
+    int product;
+    const tegroup_plan *plan;
+    tegroup_gemm_desc gemm;
+} tegroup_impl_mlp_product;
+
+typedef struct tegroup_impl_mlp_call {
+    const tegroup_mlp_desc *desc;
+    const tegroup_impl_mlp_plans *plans;
+    uint32_t reads, writes; /* bits of tegroup_impl_mlp_tensor: all that the call touches */
+    int count;
+    tegroup_impl_mlp_product products[3]; /* in the order in which they run */
+    tegroup_impl_mlp_layers layers;
+} tegroup_impl_mlp_call;
+
+static inline void tegroup_impl_mlp_call_add(tegroup_impl_mlp_call *call, tegroup_mlp_layer layer, int product,
+                                             uint32_t reads, uint32_t writes) {
+    call->products[call->count].layer = layer;
+    call->products[call->count].product = product;
+    call->products[call->count++].plan = tegroup_impl_mlp_made(call->plans, layer, product);
+    call->reads |= reads;
+    call->writes |= writes;
+}
+
+/* The plan and the descriptor ask for the same, as far as the products do not see to it. */
+static inline tegroup_status tegroup_impl_mlp_check_planned(const tegroup_impl_mlp_call *call, tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const tegroup_mlp_planned *planned = call->plans->planned;
+    int i;
+    TEGROUP_IMPL_RULE(planned->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
+                      planned->activation, desc->activation);
+    TEGROUP_IMPL_RULE(planned->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
+                      planned->interleaved, desc->interleaved);
+    TEGROUP_IMPL_RULE(planned->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
+                      planned->recompute, desc->recompute);
+    TEGROUP_IMPL_RULE(planned->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
+                      "must be as planned", planned->fc2_bias_scaled, desc->fc2_bias_scaled);
+    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
+        TEGROUP_IMPL_RULE(
+            !((call->reads | call->writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == planned->dtypes[i],
+            ERROR_PLAN,
+            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
+            "must be as planned", planned->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
+    return TEGROUP_OK;
+}
+
+/* Everything that a call checks but its activation: the tensors that it touches, and that its products check themselves. */
+static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *call, size_t workspace_bytes,
+                                                         tegroup_error *error) {
+    const tegroup_mlp_desc *desc = call->desc;
+    const uint32_t touched = call->reads | call->writes;
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_planned(call, error));
+    for (i = TEGROUP_IMPL_MLP_OUT; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++) {
+        if (!(touched >> i & 1u)) continue;
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_rows(desc, i, error));
+        if (i >= TEGROUP_IMPL_MLP_PREACTIVATION) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
+    }
+    TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(workspace_bytes, &desc->options, error));
+    tegroup_impl_mlp_place(call->plans, desc, &call->layers);
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
+    for (i = 0; i < call->count; i++) {
+        tegroup_impl_mlp_product *p = &call->products[i];
+        TEGROUP_IMPL_TRY(tegroup_impl_layer_check_product(tegroup_impl_mlp_layer_at(&call->layers, p->layer),
+                                                          p->product, tegroup_impl_mlp_adds(p->product), 0, p->plan,
+                                                          &p->gemm, error));
+    }
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
+    return tegroup_impl_mlp_check_apart(desc, call->reads, call->writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
+}
+
+/* A call begins: the descriptor's head, and that what the call writes is there and planned. */
+static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
+                                                    const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
     int layer, product;
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
-    TEGROUP_IMPL_RULE(plan->activation == desc->activation, ERROR_PLAN, "activation", "must be as planned",
-                      plan->activation, desc->activation);
-    TEGROUP_IMPL_RULE(plan->interleaved == desc->interleaved, ERROR_PLAN, "interleaved", "must be as planned",
-                      plan->interleaved, desc->interleaved);
-    TEGROUP_IMPL_RULE(plan->recompute == desc->recompute, ERROR_PLAN, "recompute", "must be as planned",
-                      plan->recompute, desc->recompute);
-    TEGROUP_IMPL_RULE(plan->fc2_bias_scaled == desc->fc2_bias_scaled, ERROR_PLAN, "fc2_bias_scaled",
-                      "must be as planned", plan->fc2_bias_scaled, desc->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, op)
-                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op),
+    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    call->desc = desc;
+    call->plans = plans;
+    call->reads = call->writes = 0;
+    call->count = 0;
+    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
+                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
                       ERROR_UNSET, "fc1.main_grad.dtype",
                       "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, op), ERROR_UNSET,
+    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op), ERROR_UNSET,
                       op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
                       "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
-        for (product = op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
-            const tegroup_plan *one =
-                tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, product);
+        for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
+            const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
             const int tensor = tegroup_impl_mlp_asks((tegroup_mlp_layer)layer, product);
-            if (product != op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
+            if (product != (int)op && !(product == TEGROUP_IMPL_LINEAR_ROW_SCALE && op == TEGROUP_OP_DGRAD)) continue;
             TEGROUP_IMPL_RULE(
                 (one->magic == TEGROUP_PLAN_MAGIC) == tegroup_impl_mlp_wants(desc, (tegroup_mlp_layer)layer, product),
                 ERROR_PLAN, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
@@ -221,42 +374,8 @@ static inline tegroup_status tegroup_impl_mlp_check_call(const tegroup_mlp_plan 
         }
     TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || desc->input.shape.snapshot != NULL, ERROR_NULL_ARGUMENT,
                       "input.shape.snapshot", "must not be NULL: prepare first", 1, 0);
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_FORWARD || tegroup_impl_mlp_keeps(desc) || plan->activated_item >= 0, ERROR_PLAN,
-                      "activated.dtype", "must be as planned", plan->fc2.forward.problem.a, 0);
-    return tegroup_impl_check_workspace(op == TEGROUP_OP_WGRAD ? &plan->wgrad_workspace : &plan->workspace, "options.workspace",
-                                        "options.workspace_bytes", desc->options.workspace, desc->options.workspace_bytes, error);
-}
-
-/* Fills in `count` products of a call and has them check themselves. reads, writes: what the whole call touches, and thus has as
- * planned. */
-static inline tegroup_status tegroup_impl_mlp_check_products(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                             tegroup_impl_mlp_product *products, int count,
-                                                             size_t workspace_bytes, uint32_t reads, uint32_t writes,
-                                                             tegroup_error *error) {
-    int i;
-    for (i = 0; i < TEGROUP_IMPL_MLP_COUNT; i++)
-        TEGROUP_IMPL_RULE(
-            !((reads | writes) >> i & 1u) || tegroup_impl_mlp_dtype(desc, i) == plan->dtypes[i], ERROR_PLAN,
-            i == TEGROUP_IMPL_MLP_ROW_SCALE ? "row_scale_dtype" : tegroup_impl_mlp_path(i, TEGROUP_IMPL_MEMBER_DTYPE),
-            "must be as planned", plan->dtypes[i], tegroup_impl_mlp_dtype(desc, i));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_HOST, error));
-    for (i = 0; i < count; i++) {
-        tegroup_impl_mlp_product *p = &products[i];
-        p->plan = tegroup_impl_linear_made(p->layer == TEGROUP_MLP_FC1 ? &plan->fc1 : &plan->fc2, p->product);
-        tegroup_impl_mlp_gemm(desc, plan, p->layer, p->product, &p->gemm);
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_refused(
-            tegroup_impl_linear_refused(tegroup_gemm_check(p->plan, &p->gemm, error), p->product, error), p->layer,
-            error));
-    }
-    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK; /* lists may be walked now */
-    return tegroup_impl_mlp_check_apart(desc, reads, writes, workspace_bytes, TEGROUP_CHECK_DEEP, error);
-}
-
-static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
-                                                  tegroup_error *error) {
-    return tegroup_impl_mlp_refused(
-        tegroup_impl_linear_refused(tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error), p->product, error),
-        p->layer, error);
+    tegroup_impl_mlp_layers_of(desc, op, &call->layers);
+    return TEGROUP_OK;
 }
 
 static inline tegroup_matrix tegroup_impl_mlp_matrix(const tegroup_tensor *t) {
@@ -302,7 +421,7 @@ static inline tegroup_status tegroup_impl_mlp_activation(const tegroup_mlp_desc 
                                                          const tegroup_tensor *activated,
                                                          tegroup_activation_desc *activation, tegroup_error *error) {
     tegroup_impl_mlp_describe_activation(desc, preactivation, activated, activation);
-    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_check(activation, error), error);
+    return tegroup_impl_activation_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
 static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_mlp_desc *desc,
@@ -315,21 +434,22 @@ static inline tegroup_status tegroup_impl_mlp_activation_backward(const tegroup_
     activation->grad_output = tegroup_impl_mlp_matrix(grad_activated);
     activation->grad_input = tegroup_impl_mlp_matrix(&desc->grad_preactivation);
     activation->grad_row_scale = tegroup_impl_mlp_matrix(&desc->grad_row_scale);
-    return tegroup_impl_mlp_activation_refused(tegroup_impl_activation_backward_check(activation, error), error);
+    return tegroup_impl_activation_backward_check(activation, tegroup_impl_mlp_activation_names(), error);
 }
 
 /* Whether a call runs its first product fused, as planned. */
-static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                          const tegroup_impl_mlp_product *product, uint32_t bit,
-                                                          int *fused, tegroup_error *error) {
-    *fused = (plan->fused & bit) != 0;
-    TEGROUP_IMPL_RULE(desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN, "fusion",
-                      "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER, desc->fusion);
-    TEGROUP_IMPL_RULE(
-        !*fused || product->plan->backend == TEGROUP_BACKEND_SM90 || product->plan->backend == TEGROUP_BACKEND_PORTABLE,
-        ERROR_PLAN, "plan", "must have the product that was fused", TEGROUP_BACKEND_SM90, product->plan->backend);
+static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp_call *call, uint32_t bit, int *fused,
+                                                          tegroup_error *error) {
+    const tegroup_backend backend = call->products[0].plan->backend;
+    *fused = (call->plans->planned->fused & bit) != 0;
+    TEGROUP_IMPL_RULE(call->desc->fusion != (*fused ? TEGROUP_FUSION_NEVER : TEGROUP_FUSION_REQUIRED), ERROR_PLAN,
+                      "fusion", "must be as planned", *fused ? TEGROUP_FUSION_REQUIRED : TEGROUP_FUSION_NEVER,
+                      call->desc->fusion);
+    TEGROUP_IMPL_RULE(!*fused || backend == TEGROUP_BACKEND_SM90 || backend == TEGROUP_BACKEND_PORTABLE, ERROR_PLAN,
+                      "plan", "must have the product that was fused", TEGROUP_BACKEND_SM90, backend);
     return TEGROUP_OK;
 }
+
 /* What an epilogue has to do with and no product checks. */
 static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
                                                              tegroup_error *error) {
@@ -337,14 +457,17 @@ static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matri
                       "must be 16-byte aligned for an epilogue", 16, (uintptr_t)m->data % 16);
     return TEGROUP_OK;
 }
+
+static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product *p, struct CUstream_st *stream,
+                                                  tegroup_error *error) {
+    return tegroup_impl_gemm_run(p->plan, &p->gemm, stream, error);
+}
+
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
 #if TEGROUP_IMPL_FUSED_KERNELS
-    return tegroup_impl_mlp_refused(
-        tegroup_impl_linear_refused(tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error),
-                                    p->product, error),
-        p->layer, error);
+    return tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error);
 #else
     (void)p, (void)epilogue, (void)stream, (void)error;
     return TEGROUP_OK;
@@ -355,25 +478,26 @@ static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_p
 
 /* The calls; run 0: only what they check. */
 
-static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                                      int run, struct CUstream_st *stream, tegroup_error *error) {
-    const uint32_t reads = TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS)
-                           | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE);
-    uint32_t writes = TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(OUT);
-    tegroup_impl_mlp_product products[2];
+static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                      const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                      tegroup_error *error) {
+    tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
     int fused;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_FORWARD, error));
+    TEGROUP_IMPL_RULE(tegroup_impl_mlp_keeps(desc) || plans->planned->scratch_activated, ERROR_PLAN, "activated.dtype",
+                      "must be as planned", plans->fc2->forward.problem.a, 0);
+    tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_FORWARD,
+                              TEGROUP_IMPL_BIT(INPUT) | TEGROUP_IMPL_BIT(FC1_WEIGHT) | TEGROUP_IMPL_BIT(FC1_BIAS),
+                              TEGROUP_IMPL_BIT(PREACTIVATION));
+    tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_FORWARD,
+                              TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(FC2_BIAS) | TEGROUP_IMPL_BIT(ROW_SCALE),
+                              TEGROUP_IMPL_BIT(OUT) | (tegroup_impl_mlp_keeps(desc) ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     memset(&epilogue, 0, sizeof epilogue); /* there is no gradient */
-    products[0].layer = TEGROUP_MLP_FC1;
-    products[1].layer = TEGROUP_MLP_FC2;
-    products[0].product = products[1].product = TEGROUP_OP_FORWARD;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_FORWARD, error));
-    if (tegroup_impl_mlp_keeps(desc)) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_check_products(plan, desc, products, 2, plan->workspace.total_bytes, reads, writes, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_mlp_activation(desc, &products[0].gemm.d, &products[1].gemm.a, &epilogue.activation, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_FORWARD, &fused, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation(desc, &call.products[0].gemm.d, &call.products[1].gemm.a,
+                                                 &epilogue.activation, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_FORWARD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.output, "activated.data", error));
         if (desc->preactivation.dtype != TEGROUP_DTYPE_UNSET)
@@ -382,43 +506,41 @@ static inline tegroup_status tegroup_impl_mlp_forward(const tegroup_mlp_plan *pl
 
     if (!run) return TEGROUP_OK;
     if (fused) {
-        epilogue.kernel = plan->activated_kernel;
+        epilogue.kernel = plans->planned->activated_kernel;
         epilogue.keeps_d = desc->preactivation.dtype != TEGROUP_DTYPE_UNSET;
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
     }
-    return tegroup_impl_mlp_run(&products[1], stream, error);
+    return tegroup_impl_mlp_run(&call.products[1], stream, error);
 }
 
-/* fc2's dgrad, the activation's gradient, then what is wanted of fc1's dgrad and the bias's part of grad_row_scale. activated
- * is computed again before its input may be overwritten. */
-static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    uint32_t reads = TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT) | TEGROUP_IMPL_BIT(PREACTIVATION)
-                     | TEGROUP_IMPL_BIT(ROW_SCALE);
-    uint32_t writes = TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE);
-    tegroup_impl_mlp_product products[3];
+/* fc2's dgrad, then what is wanted of the bias's part of grad_row_scale and of fc1's dgrad. */
+static inline void tegroup_impl_mlp_dgrad_products(tegroup_impl_mlp_call *call) {
+    const tegroup_mlp_desc *desc = call->desc;
+    tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_OP_DGRAD,
+                              TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(FC2_WEIGHT)
+                                  | TEGROUP_IMPL_BIT(PREACTIVATION) | TEGROUP_IMPL_BIT(ROW_SCALE),
+                              TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(GRAD_ROW_SCALE)
+                                  | (desc->recompute ? TEGROUP_IMPL_BIT(ACTIVATED) : 0));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE, TEGROUP_IMPL_BIT(FC2_BIAS), 0);
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD))
+        tegroup_impl_mlp_call_add(call, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, TEGROUP_IMPL_BIT(FC1_WEIGHT),
+                                  TEGROUP_IMPL_BIT(DGRAD_OUT));
+}
+
+/* The activation's gradient follows fc2's dgrad. activated is computed again before its input may be overwritten. */
+static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_impl_mlp_call call;
     tegroup_impl_epilogue epilogue;
-    int count = 1, fused, i;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_DGRAD, error));
-    products[0].layer = TEGROUP_MLP_FC2;
-    products[0].product = TEGROUP_OP_DGRAD;
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_IMPL_LINEAR_ROW_SCALE)) {
-        products[count].layer = TEGROUP_MLP_FC2;
-        products[count++].product = TEGROUP_IMPL_LINEAR_ROW_SCALE;
-        reads |= TEGROUP_IMPL_BIT(FC2_BIAS);
-    }
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC1;
-        products[count++].product = TEGROUP_OP_DGRAD;
-        reads |= TEGROUP_IMPL_BIT(FC1_WEIGHT);
-        writes |= TEGROUP_IMPL_BIT(DGRAD_OUT);
-    }
-    if (desc->recompute) writes |= TEGROUP_IMPL_BIT(ACTIVATED);
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->workspace.total_bytes, reads,
-                                                     writes, error));
+    int fused, i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_DGRAD, error));
+    tegroup_impl_mlp_dgrad_products(&call);
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
     if (desc->recompute)
         TEGROUP_IMPL_TRY(
             tegroup_impl_mlp_activation(desc, &desc->preactivation, &desc->activated, &epilogue.activation, error));
@@ -427,8 +549,8 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
         /* kernels take from it where ups are, also where activated is absent */
         epilogue.activation.output.cols = desc->fc2.weight.shape.cols;
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &products[0].gemm.d, &epilogue.gradient, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(plan, desc, &products[0], TEGROUP_FUSED_DGRAD, &fused, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_activation_backward(desc, &call.products[0].gemm.d, &epilogue.gradient, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_fused(&call, TEGROUP_FUSED_DGRAD, &fused, error));
     if (fused) {
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_epilogue(&epilogue.activation.input, "preactivation.data", error));
         TEGROUP_IMPL_TRY(
@@ -439,58 +561,64 @@ static inline tegroup_status tegroup_impl_mlp_dgrad(const tegroup_mlp_plan *plan
 
     if (!run) return TEGROUP_OK;
     if (fused) {
-        epilogue.kernel = plan->gradient_kernel;
+        epilogue.kernel = plans->planned->gradient_kernel;
         epilogue.keeps_d = 0;
         epilogue.activates_again = desc->recompute;
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&products[0], &epilogue, stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run_fused(&call.products[0], &epilogue, stream, error));
     } else {
-        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[0], stream, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[0], stream, error));
         if (desc->recompute)
             TEGROUP_IMPL_TRY(tegroup_impl_activation_run(&epilogue.activation, desc->options.threads, stream, error));
-        TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_activation_backward_run(&epilogue.gradient, desc->options.threads, stream, error));
     }
-    for (i = 1; i < count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+    for (i = 1; i < call.count; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc, int run,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    uint32_t reads = 0, writes = 0;
-    tegroup_impl_mlp_product products[2];
-    int count = 0, i;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(plan, desc, TEGROUP_OP_WGRAD, error));
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC2;
-        products[count++].product = TEGROUP_OP_WGRAD;
-        reads |= TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED);
-        if (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET)
-            reads |= TEGROUP_IMPL_BIT(ROW_SCALE);
-        writes |= TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD);
-    }
-    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD)) {
-        products[count].layer = TEGROUP_MLP_FC1;
-        products[count++].product = TEGROUP_OP_WGRAD;
-        reads |= TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT);
-        writes |= TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD);
-    }
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_products(plan, desc, products, count, plan->wgrad_workspace.total_bytes,
-                                                     reads, writes, error));
-    for (i = 0; i < count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&products[i], stream, error));
+static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans *plans, size_t workspace_bytes,
+                                                    const tegroup_mlp_desc *desc, int run, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_impl_mlp_call call;
+    int i;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_begin(&call, plans, desc, TEGROUP_OP_WGRAD, error));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC2, TEGROUP_OP_WGRAD,
+                                  TEGROUP_IMPL_BIT(GRAD_OUTPUT) | TEGROUP_IMPL_BIT(ACTIVATED)
+                                      | (desc->fc2_bias_scaled && desc->fc2.bias_grad.dtype != TEGROUP_DTYPE_UNSET
+                                             ? TEGROUP_IMPL_BIT(ROW_SCALE)
+                                             : 0),
+                                  TEGROUP_IMPL_BIT(FC2_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC2_BIAS_GRAD));
+    if (tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD))
+        tegroup_impl_mlp_call_add(&call, TEGROUP_MLP_FC1, TEGROUP_OP_WGRAD,
+                                  TEGROUP_IMPL_BIT(GRAD_PREACTIVATION) | TEGROUP_IMPL_BIT(INPUT),
+                                  TEGROUP_IMPL_BIT(FC1_MAIN_GRAD) | TEGROUP_IMPL_BIT(FC1_BIAS_GRAD));
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_call(&call, workspace_bytes, error));
+    for (i = 0; i < call.count && run; i++) TEGROUP_IMPL_TRY(tegroup_impl_mlp_run(&call.products[i], stream, error));
     return TEGROUP_OK;
 }
 #undef TEGROUP_IMPL_BIT
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_forward(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_dgrad(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
+    tegroup_impl_mlp_plans plans;
+    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    plans = tegroup_impl_mlp_plans_of(plan);
+    return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }

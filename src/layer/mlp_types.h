@@ -34,8 +34,8 @@ typedef struct tegroup_mlp_weights {
  *             dW1 = grad_preactivation^T X, db1       reads grad_preactivation, input;    writes fc1.main_grad, fc1.bias_grad
  *
  * As tegroup_linear_desc, this struct is what the plan is made from, what each call is given, and what is saved between them:
- * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call checks that
- * the tensors are the planned ones and reads the addresses of its lines above alone. No out, no forward; no
+ * plain buffers of the caller's, and nothing else is remembered. The plan reads everything but addresses; a call looks at the
+ * tensors of its lines above alone, and checks that they are the planned ones. No out, no forward; no
  * grad_preactivation, no dgrad; no main_grad, no wgrad. Rows are ragged: every [rows, ...] tensor has input's row_sizes (on the
  * device with data there: the activation's kernel reads them, so that CUBLASLT_LOOP has no MLP), its capacity in rows, and (to
  * run) its snapshot. Outputs and what is saved are contiguous (ld 0 or cols), overlap nothing that their call touches, and get the
@@ -56,7 +56,7 @@ typedef struct tegroup_mlp_desc {
                                        with fc2_bias_scaled also an fc2.bias of grad_output's dtype, and of F64
                                        COMPUTE_F64                                                                */
 
-    /* What is saved: plan.saved_by_forward and plan.saved_by_dgrad give its bytes. */
+    /* What is saved: the plan gives its bytes, and tegroup_mlp_layout what each is for. */
     tegroup_tensor  preactivation;  /* [rows, 2 h or h] forward writes it for dgrad, in any dtype that the backend writes.
                                        Absent = in the workspace: inference alone                                 */
     tegroup_tensor  activated;      /* [rows, h], fc2.weight's dtype, row_scale in it. Read by wgrad for fc2.main_grad.
@@ -79,7 +79,7 @@ typedef struct tegroup_mlp_desc {
 
 #define TEGROUP_MLP_PLAN_MAGIC 0x54474d31u /* "TGM1" */
 
-/* Bits of tegroup_mlp_plan.fused. */
+/* Bits of tegroup_mlp_planned.fused. */
 #define TEGROUP_FUSED_FORWARD 1u /* the activation is in fc1's epilogue: activated_kernel runs, and what plan_tune finds for
                                     fc1.forward does not. */
 #define TEGROUP_FUSED_DGRAD   2u /* its gradient, and with recompute activated, is in the epilogue of fc2's dgrad: gradient_kernel
@@ -91,21 +91,36 @@ typedef struct tegroup_fused_kernel {
     uint64_t blocks;
 } tegroup_fused_kernel;
 
-/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
- * those of the capacity. */
-typedef struct tegroup_mlp_plan {
-    size_t             struct_size;
-    uint32_t           magic;
+/* What a plan holds besides its products: what a call must bring again, and what is fused. */
+typedef struct tegroup_mlp_planned {
     uint32_t           fused;            /* TEGROUP_FUSED_* bits; SM90 and PORTABLE have both                      */
     tegroup_activation activation;
     int32_t            interleaved, recompute, fc2_bias_scaled;
-    int32_t            activated_item, preactivation_item; /* items of workspace that stand for them; -1 = none  */
-    tegroup_layout     workspace;        /* serves any of the calls                                              */
-    tegroup_layout     wgrad_workspace;  /* what wgrad alone needs                                               */
-    tegroup_layout     saved_by_forward; /* the caller's buffers that live from forward to backward              */
-    tegroup_layout     saved_by_dgrad;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
-    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
+    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+    int64_t            preactivation_bytes, activated_bytes, grad_preactivation_bytes; /* at capacity; 0 = not planned */
+    int32_t            scratch_preactivation, scratch_activated; /* 1: it lies in the workspace                    */
     tegroup_fused_kernel activated_kernel; /* FUSED_FORWARD: fc1.forward's                                       */
     tegroup_fused_kernel gradient_kernel;  /* FUSED_DGRAD: fc2.dgrad's                                           */
-    tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
+} tegroup_mlp_planned;
+
+/* Made once by tegroup_mlp_plan_make, then read-only. Plain bytes that hold no data pointer, as tegroup_plan. All sizes are
+ * those of the capacity; tegroup_mlp_layout says what each byte is for. */
+typedef struct tegroup_mlp_plan {
+    size_t              struct_size;
+    uint32_t            magic;
+    size_t              workspace_bytes;        /* serves any of the calls                                         */
+    size_t              wgrad_workspace_bytes;  /* what wgrad alone needs                                          */
+    size_t              saved_by_forward_bytes; /* the caller's buffers that live from forward to backward         */
+    size_t              saved_by_dgrad_bytes;   /* and from dgrad to wgrad; grad_preactivation is free where it is preactivation */
+    tegroup_mlp_planned planned;
+    tegroup_linear_plan fc1, fc2;        /* their products; all zero where an output is absent. fc2.grad_row_scale adds */
 } tegroup_mlp_plan;
+
+/* The memory that a plan gives the size of. */
+typedef enum tegroup_mlp_memory {
+    TEGROUP_MLP_MEMORY_UNSET      = 0,
+    TEGROUP_MLP_WORKSPACE         = 1,
+    TEGROUP_MLP_WGRAD_WORKSPACE   = 2,
+    TEGROUP_MLP_SAVED_BY_FORWARD  = 3,
+    TEGROUP_MLP_SAVED_BY_DGRAD    = 4
+} tegroup_mlp_memory;

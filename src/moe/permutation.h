@@ -143,12 +143,12 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
-                                              "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
-                                              "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
+                                                     "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
+                                                     "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
     operands[0] = &desc->indices;
@@ -168,10 +168,10 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
-                                              "must not overlap the snapshot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
-                                              "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
+                                                     "must not overlap the snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
+                                                     "must not overlap the snapshot", error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -224,11 +224,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
-                                              "must not overlap slot_of_row", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->permuted, permuted[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
+                                                     "must not overlap slot_of_row", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->weights,
+                                                     "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
@@ -266,11 +266,11 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->row_of_slot, "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
@@ -316,24 +316,24 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                           "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
-                                              "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
-                                              "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
-                                              "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
-                                              "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
-                                              "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
-                                              "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
-                                              "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
-                                              "must not overlap grad_permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
+                                                     "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
+                                                     "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
+                                                     "must not overlap grad_tokens", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
+                                                     "must not overlap permuted", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
+                                                     "must not overlap row_of_slot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
+                                                     "must not overlap grad_permuted", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

@@ -126,40 +126,40 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->probabilities, probabilities[0], &desc->logits,
-                                              "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->probabilities, probabilities[0], &desc->logits,
+                                                     "must not overlap logits", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->weights, weights[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->indices, indices[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->counts, counts[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
+        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
     loss_memory.data = desc->balance_loss;
     loss_memory.rows = loss_memory.cols = 1;
     loss_memory.ld = 0;
     loss_memory.dtype = TEGROUP_DTYPE_F64;
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->probabilities,
-                                              "must not overlap probabilities", error));
+        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->probabilities,
+                                                     "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->weights,
+                                                     "must not overlap weights", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->indices,
+                                                     "must not overlap indices", error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->indices, "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
+        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
     operands[0] = &desc->logits;
     operands[1] = &desc->probabilities;
     operands[2] = &desc->weights;
@@ -224,15 +224,15 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
-                                              "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
-                                              "must not overlap indices", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
+                                                     "must not overlap probabilities", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
+                                                     "must not overlap indices", error));
     if (desc->balance_coefficient != 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
-                                                  "must not overlap counts", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
-                                              "must not overlap grad_weights", error));
+        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
+                                                         "must not overlap counts", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
+                                                     "must not overlap grad_weights", error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

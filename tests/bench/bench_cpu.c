@@ -71,7 +71,7 @@ int main(void) {
         desc.d.data = y;
         desc.options.threads = THREADS;
         must(tegroup_plan_make(&desc, NULL, &plan, &error), &error);
-        desc.options.workspace_bytes = plan.workspace.total_bytes;
+        desc.options.workspace_bytes = plan.workspace_bytes;
         desc.options.workspace = aligned(desc.options.workspace_bytes);
         for (int r = -1; r < ROUNDS; r++) { /* round -1 warms up */
             double t0 = now(), t1, t2;

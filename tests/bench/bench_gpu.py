@@ -278,7 +278,7 @@ class Tegroup:
             raise tg.Refused(verdict.status, " ".join(text.value.decode().split()[1:]))
         plan, error = tg.tegroup_plan(), tg.tegroup_error()
         lib.tegroup_plan_make(desc, None, plan)
-        desc.options.workspace_bytes = plan.workspace.total_bytes
+        desc.options.workspace_bytes = plan.workspace_bytes
         desc.options.workspace = memory(desc.options.workspace_bytes, "cuda")
         torch.cuda.synchronize()  # what torch wrote is there, on whatever stream
         lib.tegroup_prepare(prepare, self.device.raw)

@@ -173,7 +173,7 @@ int main(int count_of_arguments, char **arguments) {
                 mlp[FORWARD][fused] = mlp[BACKWARD][fused] = mlp[STEP][fused] = w;
                 for (int work = 0; work < WORKS; work++) {
                     MUST(tegroup_mlp_plan_make(&mlp[work][fused], nullptr, &plan[work][fused], &error));
-                    most = std::max(most, (size_t)std::max(plan[work][fused].workspace.total_bytes, plan[work][fused].wgrad_workspace.total_bytes));
+                    most = std::max(most, (size_t)std::max(plan[work][fused].workspace_bytes, plan[work][fused].wgrad_workspace_bytes));
                 }
             }
             workspace = device((int64_t)most + 1);

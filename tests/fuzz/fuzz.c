@@ -235,14 +235,6 @@ static void fuzz_layouts(void) {
     if (status == TEGROUP_OK) check_layout(&layout);
 
     error = no_error;
-    status = tegroup_cublaslt_setup_layout((int32_t)number(), &layout, &error);
-    check_error(status, &error);
-    if (status == TEGROUP_OK) {
-        check_layout(&layout);
-        MUST(layout.count == TEGROUP_SETUP_COUNT);
-    }
-
-    error = no_error;
     status = tegroup_scale_shape(scaling, columnwise, rows, cols, &extent, &error);
     check_error(status, &error);
     if (status == TEGROUP_OK) {
@@ -528,10 +520,12 @@ static void check_verdicts(const tegroup_gemm_desc *desc, const tegroup_target *
     }
     MUST((chosen != NULL) == (*planned == TEGROUP_OK));
     if (!chosen) return;
-    MUST(plan->backend == chosen->backend && plan->workspace.total_bytes == chosen->workspace_bytes);
-    MUST(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->backend == plan->backend);
+    MUST(plan->backend == chosen->backend && plan->workspace_bytes == chosen->workspace_bytes);
+    MUST(desc->options.backend == TEGROUP_BACKEND_AUTO || desc->options.backend == plan->backend);
     MUST((plan->backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST));
-    check_layout(&plan->workspace);
+    tegroup_layout layout;
+    MUST(tegroup_plan_layout(plan, &layout, NULL) == TEGROUP_OK && layout.total_bytes == plan->workspace_bytes);
+    check_layout(&layout);
 }
 
 static void fuzz_gemm(void) {
@@ -1389,10 +1383,13 @@ static void fuzz_chain(void) {
         for (i = 0; i < desc.op_count; i++) MUST(ops[i].kind == TEGROUP_CHAIN_USER);
         return;
     }
-    check_layout(&plan.saved);
-    check_layout(&plan.workspace);
-    desc.saved = aligned_buffer(plan.saved.total_bytes);
-    desc.saved_bytes = plan.saved.total_bytes - (size_t)(plan.saved.total_bytes && chance(3));
+    tegroup_layout layout;
+    MUST(tegroup_chain_layout(&plan, TEGROUP_CHAIN_SAVED, &layout, NULL) == TEGROUP_OK && layout.total_bytes == plan.saved_bytes);
+    check_layout(&layout);
+    MUST(tegroup_chain_layout(&plan, TEGROUP_CHAIN_WORKSPACE, &layout, NULL) == TEGROUP_OK && layout.total_bytes == plan.workspace_bytes);
+    check_layout(&layout);
+    desc.saved = aligned_buffer(plan.saved_bytes);
+    desc.saved_bytes = plan.saved_bytes - (size_t)(plan.saved_bytes && chance(3));
     spoil_pointers(&desc, pointers, COUNT(pointers));
     if (room(desc.saved) < desc.saved_bytes) desc.saved_bytes = room(desc.saved);
     if (room(desc.options.workspace) < desc.options.workspace_bytes) desc.options.workspace_bytes = room(desc.options.workspace);

@@ -14,7 +14,7 @@ HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h te
 
 TESTS := $(patsubst tests/gpu/%.cu,%,$(wildcard tests/gpu/test_*.cu))
 VARIANTS := plain debug fast_math per_thread switches sm_90 ptx_80 sm_80
-EXAMPLES := quickstart grouped_mlp
+EXAMPLES := quickstart compare grouped_mlp
 PROGRAMS := $(TESTS) works pair pair_rdc $(VARIANTS:%=variant_%) $(EXAMPLES)
 
 all: $(PROGRAMS:%=$(OUT)/%)

@@ -251,7 +251,7 @@ static tegroup_status problem_run_on_device(problem *p) {
         if (!plan_take_tile(&p->plan, tile)) status = TEGROUP_ERROR_UNSUPPORTED;
     }
     if (status == TEGROUP_OK) {
-        desc.options.workspace_bytes = p->plan.workspace.total_bytes;
+        desc.options.workspace_bytes = p->plan.workspace_bytes;
         desc.options.workspace = workspace_of(desc.options.workspace_bytes);
         status = problem_prepare_on_device(p, NULL);
     }

@@ -208,7 +208,7 @@ static void product_counts(product *p, const int64_t *counts) {
 }
 
 static void product_workspace(product *p, const tegroup_plan *plan) {
-    p->desc.options.workspace_bytes = plan->workspace.total_bytes;
+    p->desc.options.workspace_bytes = plan->workspace_bytes;
     if (p->desc.options.workspace_bytes > 0) MUST(cudaMalloc(&p->desc.options.workspace, p->desc.options.workspace_bytes));
 }
 

@@ -35,9 +35,9 @@ static unsigned char *workspace;
 static const size_t workspace_most = (size_t)160 << 20;
 static void workspace_give(tegroup_gemm_desc *desc, const tegroup_plan *plan) {
     if (workspace == NULL) MUST(cudaMalloc((void **)&workspace, workspace_most + 4096));
-    if (plan->workspace.total_bytes > workspace_most) exit(1);
+    if (plan->workspace_bytes > workspace_most) exit(1);
     desc->options.workspace = workspace;
-    desc->options.workspace_bytes = plan->workspace.total_bytes;
+    desc->options.workspace_bytes = plan->workspace_bytes;
     MUST(cudaMemset(workspace + desc->options.workspace_bytes, 0xA5, 4096));
 }
 static int64_t workspace_overrun(const tegroup_gemm_desc *desc) {
@@ -244,17 +244,16 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
         problem p;
         problem_make(&p, &s);
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
-        tegroup_layout layout;
-        tegroup_impl_setup_layout(s.groups, &layout);
-        unsigned char *wrote = (unsigned char *)scratch(layout.total_bytes), *want = (unsigned char *)scratch(layout.total_bytes);
+        const size_t setup_bytes = (size_t)tegroup_impl_setup_bytes(s.groups);
+        unsigned char *wrote = (unsigned char *)scratch(setup_bytes), *want = (unsigned char *)scratch(setup_bytes);
         tegroup_impl_setup *groups = (tegroup_impl_setup *)scratch((size_t)s.groups * sizeof *groups);
         for (int way = 0; way < 4; way++) { /* D and the arrays as they were before, each time */
             const int32_t each = way % 2 ? 32 : 1;
             mirror_up(p.mark);
             tegroup_gemm_desc desc = desc_to_device(&p.desc), host = desc_to_loop(&p.desc);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
-            unsigned char *at = arena_take(layout.total_bytes, 0);
-            tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(&layout, at), ours = tegroup_impl_setup_items_of(&layout, want);
+            unsigned char *at = arena_take(setup_bytes, 0);
+            tegroup_impl_setup_items theirs = tegroup_impl_setup_items_of(s.groups, at), ours = tegroup_impl_setup_items_of(s.groups, want);
             tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(&desc), host_call = tegroup_impl_gpu_call_of(&desc);
             host.alpha = desc.alpha.space == TEGROUP_SPACE_DEVICE ? p.desc.alpha : call.desc.alpha;
             host.beta = desc.beta.space == TEGROUP_SPACE_DEVICE ? p.desc.beta : call.desc.beta;
@@ -266,21 +265,21 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
             const tegroup_impl_setup_call host_setup = tegroup_impl_setup_call_of(&host, host_call.views, call.alpha, call.beta, theirs);
             const unsigned blocks = (unsigned)tegroup_impl_ceil_div(s.groups, each), threads = each == 1 ? 128 : 32;
             if (way >= 2 && !setup.usual) break;
-            MUST(cudaMemset(at, 0x5A, layout.total_bytes));
-            memset(want, 0x5A, layout.total_bytes);
+            MUST(cudaMemset(at, 0x5A, setup_bytes));
+            memset(want, 0x5A, setup_bytes);
             if (s.groups > 0 && way < 2) tegroup_impl_setup_kernel<false><<<blocks, threads>>>(each, setup);
             if (s.groups > 0 && way >= 2) tegroup_impl_setup_kernel<true><<<blocks, threads>>>(each, setup);
             MUST(cudaGetLastError());
             MUST(cudaDeviceSynchronize());
-            MUST(cudaMemcpy(wrote, at, layout.total_bytes, cudaMemcpyDeviceToHost));
+            MUST(cudaMemcpy(wrote, at, setup_bytes, cudaMemcpyDeviceToHost));
             for (int32_t g = 0; g < s.groups; g++) {
                 tegroup_impl_setup_group(&host_setup, 0, g, &groups[g]);
                 tegroup_impl_setup_store(&groups[g], &ours, g);
             }
-            for (int32_t item = 0; item < layout.count; item++) {
-                size_t from = layout.items[item].offset_bytes, bytes = layout.items[item].bytes;
+            for (int32_t item = 0; item < TEGROUP_IMPL_SETUP_COUNT; item++) {
+                const size_t from = (size_t)(tegroup_impl_setup_at(&ours, item) - (char *)want), bytes = (size_t)s.groups * (item < TEGROUP_IMPL_SETUP_ALPHA_VALUE ? 8 : 4);
                 if (memcmp(wrote + from, want + from, bytes) != 0)
-                    fprintf(stderr, "%s differ: op %d groups %d way %d seed %llu\n", layout.items[item].name, (int)s.op, s.groups, way, (unsigned long long)s.seed);
+                    fprintf(stderr, "array %d differs: op %d groups %d way %d seed %llu\n", item, (int)s.op, s.groups, way, (unsigned long long)s.seed);
                 ASSERT_EQ(0, memcmp(wrote + from, want + from, bytes));
             }
             ASSERT_EQ(0, alone_wrong(&p, groups, alone));
@@ -458,25 +457,28 @@ UTEST(cublaslt, tune_save_load) {
         tune.flush_bytes = 0;
         if (status != TEGROUP_OK) print_error("tune", &p.error);
         ASSERT_EQ(TEGROUP_OK, status);
-        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(&tuned);
-        int timed = 0;
+        tegroup_impl_choices offers;
+        ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_choices(&p.plan, &desc, &offers, &p.error));
+        const tegroup_impl_choice kept = tegroup_impl_cuda_choice(&tuned);
+        int timed = 0, chosen = -1;
+        for (int i = 0; i < offers.count; i++) chosen = memcmp(&offers.list[i], &kept, sizeof kept) == 0 ? i : chosen;
+        ASSERT_GE(chosen, 0);
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) {
             timed += times[i] >= 0;
-            ASSERT_TRUE((times[i] < 0 || times[i] >= times[lt.chosen]) && times[lt.chosen] > 0);
+            ASSERT_TRUE((times[i] < 0 || times[i] >= times[chosen]) && times[chosen] > 0);
         }
-        printf("%s: %d algorithms offered, %d timed, number %d kept: %.1f us, the first %.1f us\n", tegroup_backend_name(backends[b]), lt.count, timed, lt.chosen,
-               1000 * times[lt.chosen], 1000 * times[0]);
-        ASSERT_EQ(lt.chosen == 0, tuned.numerics_id == p.plan.numerics_id);
+        printf("%s: %d algorithms offered, %d timed, number %d kept: %.1f us, the first %.1f us\n", tegroup_backend_name(backends[b]), offers.count, timed, chosen,
+               1000 * times[chosen], 1000 * times[0]);
+        ASSERT_EQ(chosen == 0, tuned.numerics_id == p.plan.numerics_id);
         tune.any_numerics = 0; /* within one numerics_id there is one algorithm */
         loaded = p.plan;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&loaded, &tune, stream, &p.error));
         ASSERT_EQ(p.plan.numerics_id, loaded.numerics_id);
-        for (int i = 1; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_TRUE(times[i] == -1 || i >= lt.count);
+        for (int i = 1; i < TEGROUP_TUNE_CANDIDATES; i++) ASSERT_TRUE(times[i] == -1 || i >= offers.count);
 
-        for (int i = 0; i < lt.count; i++) { /* each offer can be saved and found again */
+        for (int i = 0; i < offers.count; i++) { /* each offer can be saved and found again */
             tegroup_plan other = tuned;
-            tegroup_impl_lt_plan parts = lt;
-            tegroup_impl_lt_choose(&other, &parts, i);
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_take(&other, &offers.list[i], &p.error));
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&other, saved, sizeof saved, &p.error));
             status = tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error);
             if (status != TEGROUP_OK) print_error("load", &p.error);
@@ -489,7 +491,7 @@ UTEST(cublaslt, tune_save_load) {
         memcpy(saved, &whole, sizeof whole);
         uint64_t hash = tegroup_impl_hash(TEGROUP_IMPL_HASH, saved, sizeof saved - sizeof hash);
         memcpy(saved + sizeof saved - sizeof hash, &hash, sizeof hash);
-        if (lt.count > 0) ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
+        ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));
 
         cudaGraph_t graph;
         MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -514,18 +516,20 @@ static int32_t averages_of(const tegroup_gemm_desc *desc, int64_t rows, int64_t 
     if (tegroup_gemm_problem(&hinted, &problem, NULL) != TEGROUP_OK) exit(1);
     return tegroup_impl_lt_grouped_averages(&hinted, &problem, averages);
 }
-static tegroup_impl_lt_plan offers_for(const tegroup_gemm_desc *desc, int64_t rows) {
+static tegroup_impl_choices offers_for(const tegroup_gemm_desc *desc, int64_t rows) {
     tegroup_gemm_desc hinted = *desc;
+    tegroup_impl_choices offers;
     tegroup_plan plan;
     tegroup_error error;
     hinted.options.expected_rows = rows * desc->a.shape.groups;
     hinted.options.expected_rows_max = rows;
     if (tegroup_plan_make(&hinted, NULL, &plan, &error) != TEGROUP_OK) exit(1);
-    return tegroup_impl_lt_plan_of(&plan);
+    if (tegroup_impl_cuda_choices(&plan, &hinted, &offers, &error) != TEGROUP_OK) exit(1);
+    return offers;
 }
-static int offered(const tegroup_impl_lt_plan *lt, const tegroup_impl_choice *choice) {
+static int offered(const tegroup_impl_choices *offers, const tegroup_impl_choice *choice) {
     int count = 0;
-    for (int i = 0; i < lt->count; i++) count += memcmp(&lt->algorithms[i], choice, sizeof *choice) == 0;
+    for (int i = 0; i < offers->count; i++) count += memcmp(&offers->list[i], choice, sizeof *choice) == 0;
     return count;
 }
 
@@ -566,15 +570,16 @@ UTEST(cublaslt, grouped_offers_for_uneven_groups) {
         ASSERT_EQ(1, averages_of(&desc, 129 * 32, 0, averages));
 
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
-        const tegroup_impl_lt_plan all = tegroup_impl_lt_plan_of(&p.plan), mean = offers_for(&desc, 8);
-        ASSERT_EQ(0, all.chosen);
+        const tegroup_impl_choices mean = offers_for(&desc, 8);
+        tegroup_impl_choices all;
+        ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_choices(&p.plan, &desc, &all, &p.error));
         ASSERT_TRUE(mean.count <= TEGROUP_IMPL_LT_OFFERED && all.count <= TEGROUP_TUNE_CANDIDATES);
         ASSERT_GT(all.count, mean.count);
-        ASSERT_EQ(0, memcmp(all.algorithms, mean.algorithms, (size_t)mean.count * sizeof mean.algorithms[0]));
-        for (int i = 0; i < all.count; i++) ASSERT_EQ(1, offered(&all, &all.algorithms[i]));
+        ASSERT_EQ(0, memcmp(all.list, mean.list, (size_t)mean.count * sizeof mean.list[0]));
+        for (int i = 0; i < all.count; i++) ASSERT_EQ(1, offered(&all, &all.list[i]));
         for (int64_t rows : {32, 64, 256}) {
-            const tegroup_impl_lt_plan larger = offers_for(&desc, rows);
-            for (int i = 0; i < larger.count; i++) ASSERT_TRUE(offered(&all, &larger.algorithms[i]) == 1 || all.count == TEGROUP_TUNE_CANDIDATES);
+            const tegroup_impl_choices larger = offers_for(&desc, rows);
+            for (int i = 0; i < larger.count; i++) ASSERT_TRUE(offered(&all, &larger.list[i]) == 1 || all.count == TEGROUP_TUNE_CANDIDATES);
         }
 
         workspace_give(&desc, &p.plan);
@@ -584,7 +589,7 @@ UTEST(cublaslt, grouped_offers_for_uneven_groups) {
         for (int i = 0; i < all.count; i++) {
             unsigned char saved[TEGROUP_SAVED_PLAN_BYTES];
             tegroup_plan plan = p.plan, loaded;
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_candidate(&plan, i, &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_cuda_take(&plan, &all.list[i], &p.error));
             ASSERT_EQ(i == 0, plan.numerics_id == p.plan.numerics_id);
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&plan, saved, sizeof saved, &p.error));
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&desc, saved, sizeof saved, &loaded, &p.error));

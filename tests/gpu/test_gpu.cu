@@ -318,7 +318,7 @@ UTEST(contract, line1_output_in_callers_buffer) {
         if (p.op == TEGROUP_OP_WGRAD) p.desc.b.shape.rows *= 100;
         else p.desc.d.shape.rows *= 100;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &more, &p.error));
-        ASSERT_EQ(p.plan.workspace.total_bytes, more.workspace.total_bytes);
+        ASSERT_EQ(p.plan.workspace_bytes, more.workspace_bytes);
         MUST(cudaFree(elsewhere));
         product_free(&p);
     }
@@ -621,7 +621,7 @@ static void hostile_sizes(int *utest_result, int b) {
         w.head = (int64_t)arena_used;
         w.now = arena;
         w.then = then;
-        desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+        desc.options.workspace_bytes = p.plan.workspace_bytes;
         if (desc.options.workspace_bytes > 0) desc.options.workspace = arena_take(desc.options.workspace_bytes, 0);
         if (desc.options.workspace != NULL) w.head = (unsigned char *)desc.options.workspace - arena, w.gap = (int64_t)desc.options.workspace_bytes;
         w.bytes = (int64_t)arena_used;
@@ -1012,7 +1012,7 @@ UTEST(contract, line6_sm90_gathered_rows) {
             rows = tegroup_impl_sm90_candidates(&p.plan);
             ASSERT_GT(rows, 1);
             ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
-            desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+            desc.options.workspace_bytes = p.plan.workspace_bytes;
             desc.options.workspace = workspace_of(desc.options.workspace_bytes);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
             ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
@@ -1342,7 +1342,7 @@ UTEST(contract, line7_explain_is_the_plan) {
         ASSERT_EQ(chosen >= 0, status == TEGROUP_OK);
         if (chosen >= 0) {
             ASSERT_EQ((int)verdicts[chosen].backend, (int)plan.backend);
-            ASSERT_EQ(verdicts[chosen].workspace_bytes, plan.workspace.total_bytes);
+            ASSERT_EQ(verdicts[chosen].workspace_bytes, plan.workspace_bytes);
             taken++;
         } else refused++;
         guards_release(mark);
@@ -1365,7 +1365,7 @@ UTEST(contract, line9_errors_name_the_field) {
     mirror_up(p.mark);
     tegroup_gemm_desc desc = desc_to_device(&p.desc);
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
-    desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+    desc.options.workspace_bytes = p.plan.workspace_bytes;
     desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     ASSERT_EQ(TEGROUP_OK, prepare_on_device(&p.a, NULL, &p.error)); /* kernels are loaded when they first run */
     MUST(cudaStreamCreate(&stream));
@@ -1406,7 +1406,7 @@ UTEST(contract, line9_errors_name_the_field) {
         mirror_up(q.mark);
         other = desc_to_device(&q.desc);
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&other, NULL, &q.plan, &q.error));
-        other.options.workspace_bytes = q.plan.workspace.total_bytes;
+        other.options.workspace_bytes = q.plan.workspace_bytes;
         other.options.workspace = workspace_of(other.options.workspace_bytes);
         ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&q, NULL));
         tegroup_plan elsewhere = q.plan;

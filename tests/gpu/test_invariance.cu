@@ -120,7 +120,7 @@ static void in_any_company(int *utest_result, rng *r, tegroup_backend backend, t
             among.desc.options.expected_rows = rng_chance(r, 50) ? 0 : among.filled;
             tegroup_plan plan;
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&among.desc, NULL, &plan, &among.error));
-            ASSERT_LE(plan.workspace.total_bytes, among.desc.options.workspace_bytes);
+            ASSERT_LE(plan.workspace_bytes, among.desc.options.workspace_bytes);
             ASSERT_EQ(alone.plan.numerics_id, plan.numerics_id);
             run_every_tile(utest_result, &among, &plan, r, 64);
             if (*utest_result != UTEST_TEST_PASSED) fprintf(stderr, "%ld rows as group %d of %d\n", (long)rows, (int)g, (int)among.groups);
@@ -200,7 +200,7 @@ UTEST(contract, line6_expectations_cost_speed_only) {
             p.desc.options.expected_rows_max = expected[h][1];
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &plan, &p.error));
             ASSERT_EQ(usual.numerics_id, plan.numerics_id);
-            ASSERT_EQ(usual.workspace.total_bytes, plan.workspace.total_bytes);
+            ASSERT_EQ(usual.workspace_bytes, plan.workspace_bytes);
             different_tiles += tile >= 0 && tile != plan.tile_m * 1000 + plan.tile_n;
             tile = plan.tile_m * 1000 + plan.tile_n;
             for (int made_for = 0; made_for < 2; made_for++) { /* this expectation's plan, and one made for another */

@@ -35,7 +35,7 @@ static tegroup_linear_desc layer_to_device(const layer *l) {
     desc.row_scale = device_of(desc.row_scale);
     desc.options.backend = asked;
     desc.options.threads = 0;
-    desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.options.workspace_bytes = l->plan.workspace_bytes;
     desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     return desc;
 }

@@ -16,7 +16,7 @@ static cudaEvent_t ready, done;
 static tegroup_status steps(mlp *l, const tegroup_mlp_desc *desc, int delayed) {
     tegroup_mlp_desc only[3];
     for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
-    only[2].options.workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+    only[2].options.workspace_bytes = l->plan.wgrad_workspace_bytes;
     tegroup_status status = prepare_on_device(&l->f1.a, first, &l->error);
     if (status == TEGROUP_OK && l->forward) status = tegroup_mlp_forward(&l->plan, &only[0], first, &l->error);
     if (status == TEGROUP_OK) status = tegroup_mlp_dgrad(&l->plan, &only[1], first, &l->error);
@@ -41,7 +41,7 @@ static tegroup_mlp_desc mlp_to_device(const mlp *l) {
     desc.row_scale = device_of(desc.row_scale);
     desc.options.backend = asked;
     desc.options.threads = 0;
-    desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    desc.options.workspace_bytes = l->plan.workspace_bytes;
     desc.options.workspace = workspace_of(desc.options.workspace_bytes);
     return desc;
 }
@@ -306,7 +306,7 @@ static void fused(int *utest_result, tegroup_backend backend) {
                 continue;
             }
             ASSERT_EQ(planned, TEGROUP_OK);
-            ASSERT_EQ(l->plan.fused, !fuses ? 0u : backward ? TEGROUP_FUSED_DGRAD | TEGROUP_FUSED_FORWARD : TEGROUP_FUSED_FORWARD);
+            ASSERT_EQ(l->plan.planned.fused, !fuses ? 0u : backward ? TEGROUP_FUSED_DGRAD | TEGROUP_FUSED_FORWARD : TEGROUP_FUSED_FORWARD);
             desc = mlp_to_device(l); /* now with a workspace */
             if (backward) ASSERT_EQ(steps(l, &desc, 0), TEGROUP_OK);
             else {
@@ -394,7 +394,7 @@ static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes s
         chain.unfused = i / 2 & 1;
         ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
         ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
-        chain.options.workspace_bytes = plan->workspace.total_bytes;
+        chain.options.workspace_bytes = plan->workspace_bytes;
         chain.options.workspace = workspace_of(chain.options.workspace_bytes);
         ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &l->error), TEGROUP_OK);
@@ -478,8 +478,8 @@ static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t c
                 arguments[0].row_scale = device_of(p.row_scale);
             }
             ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &p.error), TEGROUP_OK);
-            chain.saved_bytes = plan->saved.total_bytes;
-            chain.options.workspace_bytes = plan->workspace.total_bytes;
+            chain.saved_bytes = plan->saved_bytes;
+            chain.options.workspace_bytes = plan->workspace_bytes;
             unsigned char *room = (unsigned char *)(device ? workspace_of(chain.saved_bytes + chain.options.workspace_bytes) : scratch(chain.saved_bytes + chain.options.workspace_bytes));
             chain.saved = room;
             chain.options.workspace = room + chain.saved_bytes;

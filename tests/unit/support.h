@@ -717,8 +717,8 @@ SUPPORT tegroup_status problem_prepare(problem *p) {
 }
 SUPPORT tegroup_status problem_plan(problem *p) {
     tegroup_status status = tegroup_plan_make(&p->desc, NULL, &p->plan, &p->error);
-    if (status == TEGROUP_OK && p->plan.workspace.total_bytes > 0) {
-        p->desc.options.workspace_bytes = p->plan.workspace.total_bytes;
+    if (status == TEGROUP_OK && p->plan.workspace_bytes > 0) {
+        p->desc.options.workspace_bytes = p->plan.workspace_bytes;
         p->desc.options.workspace = scratch(p->desc.options.workspace_bytes);
     }
     return status;

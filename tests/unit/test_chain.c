@@ -148,8 +148,8 @@ static void all_kinds_make(all_kinds *k, int backward, rng *r) {
 static tegroup_status all_kinds_plan(all_kinds *k) {
     tegroup_status status = tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error);
     if (status != TEGROUP_OK) return status;
-    k->desc.saved = scratch(k->desc.saved_bytes = k->plan.saved.total_bytes);
-    k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace.total_bytes);
+    k->desc.saved = scratch(k->desc.saved_bytes = k->plan.saved_bytes);
+    k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace_bytes);
     return grid_prepare(&k->rows.a, &k->error);
 }
 
@@ -239,7 +239,7 @@ UTEST(chain, runs_the_grouped_mlp) {
         d->recompute = 0;
         if (d->fc2_bias_scaled) memset(&d->grad_row_scale, 0, sizeof d->grad_row_scale);
         ASSERT_EQ(tegroup_mlp_plan_make(d, NULL, &l->plan, &l->error), TEGROUP_OK);
-        d->options.workspace = scratch(d->options.workspace_bytes = l->plan.workspace.total_bytes);
+        d->options.workspace = scratch(d->options.workspace_bytes = l->plan.workspace_bytes);
         ASSERT_EQ(grid_prepare(&l->f1.a, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_mlp_forward(&l->plan, d, NULL, &l->error), TEGROUP_OK);
         ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, d, NULL, &l->error), TEGROUP_OK);
@@ -270,8 +270,8 @@ UTEST(chain, runs_the_grouped_mlp) {
             problem_reset(&l->f1);
             ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &l->error), TEGROUP_OK);
             ASSERT_EQ(plan->fused, chain.unfused ? 0u : 1u);
-            ASSERT_EQ(plan->saved.total_bytes, 0u);
-            chain.options.workspace = scratch(chain.options.workspace_bytes = plan->workspace.total_bytes);
+            ASSERT_EQ(plan->saved_bytes, 0u);
+            chain.options.workspace = scratch(chain.options.workspace_bytes = plan->workspace_bytes);
             ASSERT_EQ(tegroup_chain_forward(plan, &chain, NULL, &l->error), TEGROUP_OK);
             ASSERT_EQ(tegroup_chain_backward(plan, &chain, NULL, &l->error), TEGROUP_OK);
             for (int j = 0; j < 8; j++)
@@ -429,8 +429,8 @@ UTEST(chain, plan_is_for_its_rows) {
         scales_make(&s, k, &r);
         scales_reshape(k, i == 0 ? 2 : CAPACITY, i == 1 ? 2 : 5);
         ASSERT_EQ(tegroup_chain_plan_make(&k->desc, NULL, &k->plan, &k->error), TEGROUP_OK);
-        k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace.total_bytes);
-        ASSERT_EQ(k->plan.saved.total_bytes, 0u);
+        k->desc.options.workspace = scratch(k->desc.options.workspace_bytes = k->plan.workspace_bytes);
+        ASSERT_EQ(k->plan.saved_bytes, 0u);
         scales_reshape(k, CAPACITY, 5);
         ASSERT_EQ(grid_prepare(&k->rows.a, &k->error), TEGROUP_OK);
         const tegroup_status status = tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error);
@@ -775,7 +775,7 @@ UTEST(chain, keeps_buffers_apart) {
     NO(BACKWARD, list_of(&k->ops[0].weights.main_grad, EXPERTS); ((void **)(uintptr_t)k->ops[0].weights.main_grad.pointers)[1] = k->ops[6].weights.weight.data; list_planned(k), OVERLAP, "main_grad.data", 0);
     NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); ((void **)(uintptr_t)k->ops[6].weights.weight.pointers)[2] = a[3].out.data; list_planned(k), OVERLAP, "arguments.out.data", 3);
     NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); a[3].out.data = (void *)(uintptr_t)k->ops[6].weights.weight.pointers; list_planned(k), OVERLAP, "arguments.out.data", 3);
-    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); list_planned(k); k->ops[6].weights.weight.pointers = (void *const *)memcpy(k->desc.saved, k->ops[6].weights.weight.pointers, EXPERTS * sizeof(void *)), OVERLAP, "weight.data", 6);
+    NO(FORWARD, list_of(&k->ops[6].weights.weight, EXPERTS); list_planned(k); k->ops[6].weights.weight.pointers = (void *const *)memcpy(k->desc.saved, k->ops[6].weights.weight.pointers, EXPERTS * sizeof(void *)), OVERLAP, "saved", -1);
     NO(BACKWARD, a[1].grad_row_scale.data = a[3].out.data, OVERLAP, "arguments.grad_row_scale.data", 5);
     NO(BACKWARD, a[6].grad_input.data = a[3].out.data, OVERLAP, "arguments.grad_input.data", 0);
     NO(BACKWARD, k->ops[0].weights.main_grad.data = k->ops[6].weights.weight.data, OVERLAP, "main_grad.data", 0);

@@ -52,7 +52,7 @@ UTEST(contract, line1_output_in_callers_buffer) {
     problem_make(&q, &many);
     ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
     ASSERT_EQ(problem_plan(&q), TEGROUP_OK);
-    ASSERT_EQ(p.plan.workspace.total_bytes, q.plan.workspace.total_bytes);
+    ASSERT_EQ(p.plan.workspace_bytes, q.plan.workspace_bytes);
     guards_release(p.mark);
     LINE_KEPT();
 }
@@ -331,8 +331,8 @@ UTEST(contract, line5_replay_with_other_sizes) {
                 tensors[t]->shape.snapshot = prepare.snapshot;
             }
             ASSERT_EQ(tegroup_plan_make(&fresh, NULL, &plan, NULL), TEGROUP_OK);
-            fresh.options.workspace_bytes = plan.workspace.total_bytes;
-            fresh.options.workspace = guarded(plan.workspace.total_bytes);
+            fresh.options.workspace_bytes = plan.workspace_bytes;
+            fresh.options.workspace = guarded(plan.workspace_bytes);
             ASSERT_EQ(tegroup_gemm(&plan, &fresh, NULL, NULL), TEGROUP_OK);
             ASSERT_EQ(memcmp(fresh.d.data, captured.d.tensor.data, d_bytes), 0);
             if (bias_bytes > 0) ASSERT_EQ(memcmp(fresh.bias.data, captured.bias.tensor.data, bias_bytes), 0);
@@ -450,7 +450,7 @@ UTEST(contract, line7_explain_is_the_plan) {
             found++;
             ASSERT_EQ(status, TEGROUP_OK);
             ASSERT_EQ((int)plan.backend, (int)v[b].backend);
-            ASSERT_EQ(plan.workspace.total_bytes, v[b].workspace_bytes);
+            ASSERT_EQ(plan.workspace_bytes, v[b].workspace_bytes);
         }
         ASSERT_EQ(found, status == TEGROUP_OK);
         chosen += found;
@@ -517,7 +517,9 @@ UTEST(contract, line8_known_bad_combinations) {
             if (known[i].action == TEGROUP_QUIRK_SEPARATE) {
                 ASSERT_EQ(grouped->status, TEGROUP_OK);
                 int32_t parts = 0;
-                for (int32_t item = 0; item < plan.workspace.count; item++) parts += strncmp(plan.workspace.items[item].name, "cuBLASLt", 8) == 0;
+                tegroup_layout layout;
+                ASSERT_EQ(tegroup_plan_layout(&plan, &layout, NULL), TEGROUP_OK);
+                for (int32_t item = 0; item < layout.count; item++) parts += strncmp(layout.items[item].name, "cuBLASLt", 8) == 0;
                 ASSERT_EQ(parts, step == 0 ? 3 : 1);
             } else {
                 ASSERT_EQ(grouped->status, step == 0 ? TEGROUP_ERROR_UNSUPPORTED : TEGROUP_OK);
@@ -539,7 +541,7 @@ UTEST(contract, line9_errors_name_the_field) {
     problem_make(&p, &s);
     ASSERT_EQ(problem_plan(&p), TEGROUP_OK);
     ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
-    void *workspace = guarded(p.plan.workspace.total_bytes + 256);
+    void *workspace = guarded(p.plan.workspace_bytes + 256);
     p.desc.options.workspace = workspace;
     guarded_remember(workspace);
     enum { CASES = 17 };
@@ -560,7 +562,7 @@ UTEST(contract, line9_errors_name_the_field) {
         case 5: d.d.ld = 8; want = TEGROUP_ERROR_LAYOUT; field = "d.ld"; expected = 9; got = 8; break;
         case 6: d.a.data = NULL; want = TEGROUP_ERROR_NULL_ARGUMENT; field = "a.data"; break;
         case 7: d.a.data = (char *)d.a.data + 2; want = TEGROUP_ERROR_ALIGNMENT; field = "a.data"; break;
-        case 8: d.options.workspace_bytes--; want = TEGROUP_ERROR_WORKSPACE; field = "options.workspace_bytes"; expected = (int64_t)p.plan.workspace.total_bytes; got = expected - 1; break;
+        case 8: d.options.workspace_bytes--; want = TEGROUP_ERROR_WORKSPACE; field = "options.workspace_bytes"; expected = (int64_t)p.plan.workspace_bytes; got = expected - 1; break;
         case 9: d.options.workspace = (char *)workspace + 8; want = TEGROUP_ERROR_ALIGNMENT; field = "options.workspace"; expected = 256; break;
         case 10: d.a.data = (char *)d.d.data + 4; want = TEGROUP_ERROR_OVERLAP; field = "d.data"; break;
         case 11: d.tail = TEGROUP_TAIL_ZERO; want = TEGROUP_ERROR_PLAN; field = "tail"; expected = TEGROUP_TAIL_KEEP; got = TEGROUP_TAIL_ZERO; break;

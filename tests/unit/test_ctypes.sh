@@ -52,8 +52,8 @@ library.tegroup_prepare(tg.tegroup_prepare_desc(shape=desc.a.shape, space=tg.TEG
                                                 snapshot_bytes=layout.total_bytes), None)
 desc.a.shape.snapshot = desc.d.shape.snapshot = snapshot
 library.tegroup_plan_make(desc, None, plan)
-kept_too, desc.options.workspace = aligned(plan.workspace.total_bytes)
-desc.options.workspace_bytes = plan.workspace.total_bytes
+kept_too, desc.options.workspace = aligned(plan.workspace_bytes)
+desc.options.workspace_bytes = plan.workspace_bytes
 library.tegroup_gemm(plan, desc, None)
 for row, expert in enumerate([0, 0, 2]):
     for j in range(3):

@@ -130,7 +130,7 @@ static const char *disagreement(const tegroup_gemm_desc *d, const tegroup_target
         (*chosen)++;
         if (planned != TEGROUP_OK) return "chosen and not planned";
         if (plan.backend != took->backend) return "the plan took another";
-        if (plan.workspace.total_bytes != took->workspace_bytes) return "two sizes of one workspace";
+        if (plan.workspace_bytes != took->workspace_bytes) return "two sizes of one workspace";
         if (plan.hypothetical != (took->backend != TEGROUP_BACKEND_CPU)) return "hypothetical";
         return "";
     }
@@ -327,8 +327,8 @@ UTEST(explain, default_build_has_the_cpu_backend_alone) {
     ASSERT_EQ(tegroup_plan_make(&p.desc, &target, &p.plan, &error), TEGROUP_OK);
     ASSERT_NE((int)p.plan.backend, TEGROUP_BACKEND_CPU);
     ASSERT_EQ(p.plan.hypothetical, 1);
-    p.desc.options.workspace = scratch(p.plan.workspace.total_bytes);
-    p.desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+    p.desc.options.workspace = scratch(p.plan.workspace_bytes);
+    p.desc.options.workspace_bytes = p.plan.workspace_bytes;
     ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_NOT_BUILT);
     ASSERT_EQ(guarded_changed(p.d.tensor.data), 0);
     problem_release(&p);

@@ -138,7 +138,7 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
     d.d.data = result;
     tegroup_status status = tegroup_plan_make(&d, NULL, &plan, NULL);
     if (status != TEGROUP_OK) return status;
-    d.options.workspace_bytes = plan.workspace.total_bytes;
+    d.options.workspace_bytes = plan.workspace_bytes;
     d.options.workspace = scratch(d.options.workspace_bytes);
     return tegroup_gemm(&plan, &d, NULL, NULL);
 }

@@ -79,15 +79,10 @@ UTEST(layouts, snapshot_view_is_its_layout) {
     for (int i = 0; i < TEGROUP_GRANULE_COUNT; i++) ASSERT_TRUE(none.prefix[i] == NULL);
 }
 
-UTEST(layouts, cublaslt_setup_of_every_count) {
-    for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups++) {
-        tegroup_layout layout;
-        ASSERT_EQ(tegroup_cublaslt_setup_layout(groups, &layout, NULL), TEGROUP_OK);
-        ASSERT_STREQ("", flaw(&layout));
-        ASSERT_EQ(layout.count, TEGROUP_SETUP_COUNT);
-        for (int32_t i = 0; i < layout.count; i++) ASSERT_EQ(layout.items[i].bytes, (size_t)groups * (i < TEGROUP_SETUP_ALPHA_VALUE ? 8 : 4));
-        ASSERT_EQ(layout.total_bytes, TEGROUP_SETUP_ALPHA_VALUE * up_to_256((size_t)groups * 8) + 2 * up_to_256((size_t)groups * 4));
-    }
+static const char *flaw_of_plan(const tegroup_plan *plan) {
+    tegroup_layout layout;
+    if (tegroup_plan_layout(plan, &layout, NULL) != TEGROUP_OK) return "a plan without a layout";
+    return layout.total_bytes != plan->workspace_bytes ? "the plan has another size than its layout" : flaw(&layout);
 }
 
 UTEST(layouts, refusals_write_nothing) {
@@ -99,16 +94,12 @@ UTEST(layouts, refusals_write_nothing) {
     memset(&layout, 0x5A, sizeof layout);
     before = layout;
     for (int i = 0; i < 4; i++) {
-        ASSERT_EQ(tegroup_cublaslt_setup_layout(bad[i], &layout, &error), TEGROUP_ERROR_VALUE);
-        ASSERT_STREQ("groups", error.field);
-        ASSERT_EQ(error.got, bad[i]);
         shape.groups = bad[i];
         ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, &error), TEGROUP_ERROR_VALUE);
         ASSERT_STREQ("shape.groups", error.field);
         ASSERT_EQ(error.got, bad[i]);
     }
     ASSERT_EQ(memcmp(&layout, &before, sizeof layout), 0);
-    ASSERT_EQ(tegroup_cublaslt_setup_layout(1, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
     ASSERT_EQ(tegroup_snapshot_layout(NULL, &layout, &error), TEGROUP_ERROR_NULL_ARGUMENT);
 }
 
@@ -124,8 +115,8 @@ UTEST(layouts, exactly_enough) {
         problem_make(&p, &s);
         problem_reference(&p);
         ASSERT_EQ(problem_plan(&p), TEGROUP_OK); /* the workspace that it makes is exact and guarded */
-        ASSERT_STREQ("", flaw(&p.plan.workspace));
-        ASSERT_EQ(p.desc.options.workspace_bytes, p.plan.workspace.total_bytes);
+        ASSERT_STREQ("", flaw_of_plan(&p.plan));
+        ASSERT_EQ(p.desc.options.workspace_bytes, p.plan.workspace_bytes);
         if (p.a.snapshot != NULL) {
             tegroup_prepare_desc d = {.struct_size = sizeof d, .shape = p.a.tensor.shape, .space = TEGROUP_SPACE_HOST, .snapshot = p.a.snapshot};
             d.ld = d.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? p.a.tensor.ld : 0;
@@ -138,11 +129,11 @@ UTEST(layouts, exactly_enough) {
             ASSERT_EQ(guarded_changed(p.a.snapshot), 0);
         }
         ASSERT_EQ(problem_prepare(&p), TEGROUP_OK);
-        if (p.plan.workspace.total_bytes > 0) {
+        if (p.plan.workspace_bytes > 0) {
             p.desc.options.workspace_bytes--;
             ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_ERROR_WORKSPACE);
-            ASSERT_EQ(error.expected, (int64_t)p.plan.workspace.total_bytes);
-            ASSERT_EQ(error.got, (int64_t)p.plan.workspace.total_bytes - 1);
+            ASSERT_EQ(error.expected, (int64_t)p.plan.workspace_bytes);
+            ASSERT_EQ(error.got, (int64_t)p.plan.workspace_bytes - 1);
             p.desc.options.workspace_bytes++;
         }
         ASSERT_EQ(tegroup_gemm(&p.plan, &p.desc, NULL, &error), TEGROUP_OK);
@@ -162,9 +153,9 @@ UTEST(layouts, cpu_workspace_by_thread) {
             problem p;
             problem_make(&p, &s);
             ASSERT_EQ(tegroup_plan_make(&p.desc, &target, &p.plan, NULL), TEGROUP_OK);
-            ASSERT_STREQ("", flaw(&p.plan.workspace));
-            if (threads == 1) one = p.plan.workspace.total_bytes;
-            ASSERT_EQ(p.plan.workspace.total_bytes, one * (size_t)threads);
+            ASSERT_STREQ("", flaw_of_plan(&p.plan));
+            if (threads == 1) one = p.plan.workspace_bytes;
+            ASSERT_EQ(p.plan.workspace_bytes, one * (size_t)threads);
             ASSERT_EQ(p.plan.threads, threads);
             problem_release(&p);
         }
@@ -192,27 +183,25 @@ static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t c
 
 UTEST(layouts, workspaces_of_cublaslt) {
     tegroup_plan plan;
-    tegroup_layout setup;
+    tegroup_layout layout;
     const size_t usual = (size_t)32 << 20; /* cuBLAS' advice for Hopper and later */
     for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups += groups < 70 ? 1 : 97) {
-        ASSERT_EQ(tegroup_cublaslt_setup_layout(groups, &setup, NULL), TEGROUP_OK);
+        /* 18 arrays of 8 bytes a group, the floats alpha and beta */
+        const size_t setup = 18 * up_to_256((size_t)groups * 8) + 2 * up_to_256((size_t)groups * 4);
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, groups, 0, 0, 131000, &plan, NULL), TEGROUP_OK);
-        ASSERT_STREQ("", flaw(&plan.workspace));
-        ASSERT_EQ(plan.workspace.count, TEGROUP_SETUP_COUNT + 1);
-        for (int32_t i = 0; i < setup.count; i++) { /* the set-up layout is the one of the public function, item by item */
-            ASSERT_STREQ(plan.workspace.items[i].name, setup.items[i].name);
-            ASSERT_EQ(plan.workspace.items[i].offset_bytes, setup.items[i].offset_bytes);
-            ASSERT_EQ(plan.workspace.items[i].bytes, setup.items[i].bytes);
-        }
-        ASSERT_EQ(plan.workspace.items[TEGROUP_SETUP_COUNT].bytes, usual);
-        ASSERT_EQ(plan.workspace.total_bytes, setup.total_bytes + usual);
+        ASSERT_STREQ("", flaw_of_plan(&plan));
+        ASSERT_EQ(tegroup_plan_layout(&plan, &layout, NULL), TEGROUP_OK);
+        ASSERT_EQ(layout.count, 2);
+        ASSERT_EQ(layout.items[0].bytes, setup);
+        ASSERT_EQ(layout.items[1].bytes, usual);
+        ASSERT_EQ(plan.workspace_bytes, setup + usual);
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_GROUPED, groups, 1000, 0, 131000, &plan, NULL), TEGROUP_OK);
-        ASSERT_EQ(plan.workspace.total_bytes, setup.total_bytes + 1024);
+        ASSERT_EQ(plan.workspace_bytes, setup + 1024);
     }
     for (int32_t streams = 0; streams < 9; streams++) {
         ASSERT_EQ(plan_for(TEGROUP_BACKEND_CUBLASLT_LOOP, 3, 4096, streams, 131000, &plan, NULL), TEGROUP_OK);
-        ASSERT_STREQ("", flaw(&plan.workspace));
-        ASSERT_EQ(plan.workspace.total_bytes, (size_t)4096 * (size_t)(streams > 1 ? streams : 1));
+        ASSERT_STREQ("", flaw_of_plan(&plan));
+        ASSERT_EQ(plan.workspace_bytes, (size_t)4096 * (size_t)(streams > 1 ? streams : 1));
         ASSERT_EQ(plan.hypothetical, 1);
     }
 }
@@ -236,7 +225,8 @@ UTEST(layouts, overflow_is_a_status) {
 UTEST(layouts, text) {
     tegroup_layout layout;
     char text[4096];
-    ASSERT_EQ(tegroup_cublaslt_setup_layout(33, &layout, NULL), TEGROUP_OK);
+    tegroup_shape shape = {.groups = 33, .elements = 1};
+    ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
     int length = tegroup_layout_text(&layout, text, sizeof text), lines = 0;
     ASSERT_EQ(length, (int)strlen(text));
     for (const char *c = text; *c != 0; c++) lines += *c == '\n';

@@ -8,7 +8,7 @@
 static tegroup_status layer_plan(layer *l) {
     tegroup_status status = tegroup_linear_plan_make(&l->desc, NULL, &l->plan, &l->error);
     if (status != TEGROUP_OK) return status;
-    l->desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    l->desc.options.workspace_bytes = l->plan.workspace_bytes;
     l->desc.options.workspace = scratch(l->desc.options.workspace_bytes);
     return grid_prepare(&l->f.a, &l->error);
 }
@@ -188,9 +188,9 @@ UTEST(linear, plans) {
         for (int p = 0; p < 3; p++) {
             ASSERT_EQ(plans[p]->backend, backends[i]);
             ASSERT_EQ(plans[p]->problem.op, TEGROUP_OP_FORWARD + p);
-            if (plans[p]->workspace.total_bytes > most) most = plans[p]->workspace.total_bytes;
+            if (plans[p]->workspace_bytes > most) most = plans[p]->workspace_bytes;
         }
-        ASSERT_EQ(l->plan.workspace.total_bytes, most);
+        ASSERT_EQ(l->plan.workspace_bytes, most);
         ASSERT_EQ(l->plan.grad_row_scale.magic, 0u);
         ASSERT_EQ(tegroup_linear_forward(&l->plan, &desc, NULL, &l->error), TEGROUP_ERROR_NOT_BUILT);
     }

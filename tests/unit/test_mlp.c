@@ -8,7 +8,7 @@
 static tegroup_status mlp_plan(mlp *l) {
     tegroup_status status = tegroup_mlp_plan_make(&l->desc, NULL, &l->plan, &l->error);
     if (status != TEGROUP_OK) return status;
-    l->desc.options.workspace_bytes = l->plan.workspace.total_bytes;
+    l->desc.options.workspace_bytes = l->plan.workspace_bytes;
     l->desc.options.workspace = scratch(l->desc.options.workspace_bytes);
     return grid_prepare(&l->f1.a, &l->error);
 }
@@ -18,7 +18,7 @@ static tegroup_status mlp_steps(mlp *l, int delayed) {
     tegroup_mlp_desc only[3];
     for (int op = 0; op < 3; op++) only[op] = delayed ? mlp_only(desc, (tegroup_op)(TEGROUP_OP_FORWARD + op)) : *desc;
     if (delayed) {
-        only[2].options.workspace_bytes = l->plan.wgrad_workspace.total_bytes;
+        only[2].options.workspace_bytes = l->plan.wgrad_workspace_bytes;
         only[2].options.workspace = scratch(only[2].options.workspace_bytes);
     }
     tegroup_status status = TEGROUP_OK;
@@ -107,8 +107,8 @@ static tegroup_status by_hand(mlp *l) {
     if (d->fc2_bias_scaled) fc2.row_scale = d->row_scale, fc2.row_scale_dtype = d->row_scale_dtype;
     tegroup_status status = tegroup_linear_plan_make(&fc1, NULL, &plans[0], e);
     if (status == TEGROUP_OK) status = tegroup_linear_plan_make(&fc2, NULL, &plans[1], e);
-    fc1.options.workspace = scratch(fc1.options.workspace_bytes = plans[0].workspace.total_bytes);
-    fc2.options.workspace = scratch(fc2.options.workspace_bytes = plans[1].workspace.total_bytes);
+    fc1.options.workspace = scratch(fc1.options.workspace_bytes = plans[0].workspace_bytes);
+    fc2.options.workspace = scratch(fc2.options.workspace_bytes = plans[1].workspace_bytes);
     memset(&act, 0, sizeof act);
     memset(&back, 0, sizeof back);
     act.struct_size = sizeof act, act.space = TEGROUP_SPACE_HOST, act.activation = d->activation, act.interleaved = d->interleaved;
@@ -177,7 +177,7 @@ UTEST(mlp, same_bits) {
         l->desc.dgrad_out_tail = TEGROUP_TAIL_KEEP;
         if (first.preactivation.dtype == first.fc1.weight.dtype) {
             ASSERT_EQ(mlp_plan(l), TEGROUP_OK);
-            ASSERT_EQ(l->plan.saved_by_forward.total_bytes + l->plan.saved_by_dgrad.total_bytes, 0u);
+            ASSERT_EQ(l->plan.saved_by_forward_bytes + l->plan.saved_by_dgrad_bytes, 0u);
             ASSERT_EQ(tegroup_mlp_forward(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
             ASSERT_EQ(results_differ(l, &as), RESULTS);
             ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, &l->desc, NULL, &l->error), TEGROUP_ERROR_UNSET);
@@ -299,18 +299,18 @@ UTEST(mlp, fusion_of_another_machine) {
 
     d.fusion = TEGROUP_FUSION_REQUIRED;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_FORWARD);
     d.fusion = TEGROUP_FUSION_AUTO;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, 0u);
+    ASSERT_EQ(plan.planned.fused, 0u);
     d.input.shape.rows = d.out.shape.rows = 513; /* more than 128 rows a group */
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_FORWARD);
     d.input.shape.rows = d.out.shape.rows = 512;
 
     d.fusion = TEGROUP_FUSION_REQUIRED;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, TEGROUP_FUSED_FORWARD);
+    ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_FORWARD);
     ampere.built = 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED, ampere.sm = 100, ampere.cublaslt_version = 131000;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("fusion", error.field);
@@ -331,17 +331,17 @@ UTEST(mlp, fusion_of_another_machine) {
         d.fusion = TEGROUP_FUSION_AUTO;
         d.input.shape.rows = d.out.shape.rows = d.preactivation.shape.rows = 513; /* for which it would be */
         ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-        ASSERT_EQ(plan.fused, 0u);
+        ASSERT_EQ(plan.planned.fused, 0u);
         d.input.shape.rows = d.out.shape.rows = d.preactivation.shape.rows = 512;
     }
     d.input.dtype = d.fc1.weight.dtype = d.fc2.weight.dtype = TEGROUP_DTYPE_BF16, d.fusion = TEGROUP_FUSION_REQUIRED;
     d.preactivation.dtype = TEGROUP_DTYPE_BF16;
     d.grad_preactivation = d.preactivation, d.grad_output = d.out;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, (TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD));
+    ASSERT_EQ(plan.planned.fused, (TEGROUP_FUSED_FORWARD | TEGROUP_FUSED_DGRAD));
     memset(&d.out, 0, sizeof d.out); /* dgrad alone */
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, TEGROUP_FUSED_DGRAD);
+    ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_DGRAD);
     d.preactivation.dtype = TEGROUP_DTYPE_F32;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
@@ -350,7 +350,7 @@ UTEST(mlp, fusion_of_another_machine) {
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
     d.preactivation.dtype = d.fc2.weight.dtype = d.grad_output.dtype = TEGROUP_DTYPE_BF16, d.fusion = TEGROUP_FUSION_NEVER;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_OK);
-    ASSERT_EQ(plan.fused, 0u);
+    ASSERT_EQ(plan.planned.fused, 0u);
 }
 
 UTEST_MAIN()

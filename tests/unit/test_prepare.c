@@ -517,7 +517,7 @@ UTEST(prepare, products_over_lies_stay_inside) {
         d.d = wgrad ? weight : flip ? hostile : other;
         tegroup_status status = tegroup_plan_make(&d, NULL, &plan, &error);
         if (status == TEGROUP_OK) {
-            d.options.workspace_bytes = plan.workspace.total_bytes;
+            d.options.workspace_bytes = plan.workspace_bytes;
             d.options.workspace = guarded(d.options.workspace_bytes);
             status = tegroup_gemm(&plan, &d, NULL, &error);
         }

@@ -7,7 +7,7 @@
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 
 typedef struct arrays {
-    tegroup_layout layout;
+    tegroup_impl_setup_items items;
     unsigned char *base;
     tegroup_impl_setup *groups;
     int usual; /* 1: the groups were set up in the short way; 2: in that and the general one, and they differ */
@@ -22,15 +22,14 @@ static arrays set_up(const problem *p) {
     arrays s;
     tegroup_snapshot_view views[4];
     views_of(&p->desc, views);
-    tegroup_impl_setup_layout(p->s.groups, &s.layout);
-    s.base = (unsigned char *)scratch(s.layout.total_bytes);
+    s.base = (unsigned char *)scratch((size_t)tegroup_impl_setup_bytes(p->s.groups));
     s.groups = (tegroup_impl_setup *)scratch((size_t)p->s.groups * sizeof *s.groups);
-    tegroup_impl_setup_items items = tegroup_impl_setup_items_of(&s.layout, s.base);
+    s.items = tegroup_impl_setup_items_of(p->s.groups, s.base);
     tegroup_gemm_desc desc = p->desc; /* scalars that are one for all travel by value, as to a GPU */
     float alpha = 1, beta = 0;
     if (!desc.alpha.stride) { alpha = (float)tegroup_impl_scalar(&desc.alpha, 0, 1); desc.alpha.space = TEGROUP_SPACE_UNSET; }
     if (!desc.beta.stride) { beta = (float)tegroup_impl_scalar(&desc.beta, 0, 0); desc.beta.space = TEGROUP_SPACE_UNSET; }
-    tegroup_impl_setup_call call = tegroup_impl_setup_call_of(&desc, views, alpha, beta, items);
+    tegroup_impl_setup_call call = tegroup_impl_setup_call_of(&desc, views, alpha, beta, s.items);
     s.usual = call.usual;
     for (int32_t g = 0; g < p->s.groups; g++) {
         tegroup_impl_setup general;
@@ -38,31 +37,31 @@ static arrays set_up(const problem *p) {
         memset(&s.groups[g], 0, sizeof s.groups[g]);
         tegroup_impl_setup_group(&call, 0, g, &general);
         tegroup_impl_setup_group(&call, call.usual, g, &s.groups[g]);
-        tegroup_impl_setup_store(&s.groups[g], &items, g);
+        tegroup_impl_setup_store(&s.groups[g], &s.items, g);
         if (memcmp(&general, &s.groups[g], sizeof general) != 0) s.usual = 2;
     }
     return s;
 }
 
-static int64_t entry(const arrays *s, tegroup_setup_item item, int32_t g) {
+static int64_t entry(const arrays *s, tegroup_impl_setup_item item, int32_t g) {
     int64_t value;
-    memcpy(&value, s->base + s->layout.items[item].offset_bytes + (size_t)g * 8, 8);
+    memcpy(&value, tegroup_impl_setup_at(&s->items, item) + (size_t)g * 8, 8);
     return value;
 }
 
 /* One group's D = alpha op(A) op(B) + beta C by columns, as cublasLtMatmul defines it. "" or what is odd. */
 static const char *column_major(const problem *p, const arrays *s, int32_t g) {
     int ta = p->s.op == TEGROUP_OP_FORWARD, tb = p->s.op == TEGROUP_OP_WGRAD;
-    int64_t a_rows = entry(s, TEGROUP_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_SETUP_A_COLS, g), lda = entry(s, TEGROUP_SETUP_A_LD, g);
-    int64_t b_rows = entry(s, TEGROUP_SETUP_B_ROWS, g), b_cols = entry(s, TEGROUP_SETUP_B_COLS, g), ldb = entry(s, TEGROUP_SETUP_B_LD, g);
-    int64_t rows = entry(s, TEGROUP_SETUP_D_ROWS, g), cols = entry(s, TEGROUP_SETUP_D_COLS, g), ldd = entry(s, TEGROUP_SETUP_D_LD, g), ldc = entry(s, TEGROUP_SETUP_C_LD, g);
+    int64_t a_rows = entry(s, TEGROUP_IMPL_SETUP_A_ROWS, g), a_cols = entry(s, TEGROUP_IMPL_SETUP_A_COLS, g), lda = entry(s, TEGROUP_IMPL_SETUP_A_LD, g);
+    int64_t b_rows = entry(s, TEGROUP_IMPL_SETUP_B_ROWS, g), b_cols = entry(s, TEGROUP_IMPL_SETUP_B_COLS, g), ldb = entry(s, TEGROUP_IMPL_SETUP_B_LD, g);
+    int64_t rows = entry(s, TEGROUP_IMPL_SETUP_D_ROWS, g), cols = entry(s, TEGROUP_IMPL_SETUP_D_COLS, g), ldd = entry(s, TEGROUP_IMPL_SETUP_D_LD, g), ldc = entry(s, TEGROUP_IMPL_SETUP_C_LD, g);
     int64_t k = ta ? a_rows : a_cols;
-    const void *a = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_A, g), *b = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_B, g);
-    const void *c = (const void *)(uintptr_t)entry(s, TEGROUP_SETUP_C, g);
-    void *d = (void *)(uintptr_t)entry(s, TEGROUP_SETUP_D, g);
-    const float *alpha = (const float *)(uintptr_t)entry(s, TEGROUP_SETUP_ALPHA, g), *beta = (const float *)(uintptr_t)entry(s, TEGROUP_SETUP_BETA, g);
-    if ((const unsigned char *)alpha != s->base + s->layout.items[TEGROUP_SETUP_ALPHA_VALUE].offset_bytes + (size_t)g * 4) return "alpha is elsewhere";
-    if ((const unsigned char *)beta != s->base + s->layout.items[TEGROUP_SETUP_BETA_VALUE].offset_bytes + (size_t)g * 4) return "beta is elsewhere";
+    const void *a = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_A, g), *b = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_B, g);
+    const void *c = (const void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_C, g);
+    void *d = (void *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_D, g);
+    const float *alpha = (const float *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_ALPHA, g), *beta = (const float *)(uintptr_t)entry(s, TEGROUP_IMPL_SETUP_BETA, g);
+    if ((const char *)alpha != tegroup_impl_setup_at(&s->items, TEGROUP_IMPL_SETUP_ALPHA_VALUE) + (size_t)g * 4) return "alpha is elsewhere";
+    if ((const char *)beta != tegroup_impl_setup_at(&s->items, TEGROUP_IMPL_SETUP_BETA_VALUE) + (size_t)g * 4) return "beta is elsewhere";
     if ((ta ? a_cols : a_rows) != rows || (tb ? b_rows : b_cols) != cols || (tb ? b_cols : b_rows) != k) return "dimensions disagree";
     if (rows < 0 || cols < 0 || k < 0) return "a negative dimension";
     if ((!p->desc.options.ignore_quirks && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 != 0) || !a || !b || !c || !d) return "an address that cuBLASLt cannot take";
@@ -187,12 +186,12 @@ UTEST(setup, what_is_kept_from_cublaslt) {
         if (turn == 2) *(float *)p.alpha = INFINITY;
         ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
         arrays at = set_up(&p);
-        ASSERT_EQ(0, entry(&at, TEGROUP_SETUP_D_COLS, 0));
-        ASSERT_EQ(turn == 0 ? 8 : 0, entry(&at, TEGROUP_SETUP_D_COLS, 1));
+        ASSERT_EQ(0, entry(&at, TEGROUP_IMPL_SETUP_D_COLS, 0));
+        ASSERT_EQ(turn == 0 ? 8 : 0, entry(&at, TEGROUP_IMPL_SETUP_D_COLS, 1));
         ASSERT_EQ(turn == 2 ? TEGROUP_IMPL_ALONE_EMPTY : TEGROUP_IMPL_ALONE_NOTHING, (int)at.groups[1].alone);
-        ASSERT_EQ(8, entry(&at, TEGROUP_SETUP_D_COLS, 2));
-        ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_ROWS, 3));
-        ASSERT_EQ(3, entry(&at, TEGROUP_SETUP_A_COLS, 2));
+        ASSERT_EQ(8, entry(&at, TEGROUP_IMPL_SETUP_D_COLS, 2));
+        ASSERT_EQ(16, entry(&at, TEGROUP_IMPL_SETUP_D_ROWS, 3));
+        ASSERT_EQ(3, entry(&at, TEGROUP_IMPL_SETUP_A_COLS, 2));
         problem_release(&p);
     }
     problem p; /* a C whose rows lie further apart than D's; only the entries are looked at */
@@ -201,8 +200,8 @@ UTEST(setup, what_is_kept_from_cublaslt) {
     p.desc.c.ld = 24;
     ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
     arrays at = set_up(&p);
-    ASSERT_EQ(24, entry(&at, TEGROUP_SETUP_C_LD, 2));
-    ASSERT_EQ(16, entry(&at, TEGROUP_SETUP_D_LD, 2));
+    ASSERT_EQ(24, entry(&at, TEGROUP_IMPL_SETUP_C_LD, 2));
+    ASSERT_EQ(16, entry(&at, TEGROUP_IMPL_SETUP_D_LD, 2));
     problem_release(&p);
     guards_release(mark);
 }

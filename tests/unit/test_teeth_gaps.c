@@ -32,7 +32,7 @@ static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
     }
     status = tegroup_plan_make(desc, NULL, &plan, NULL);
     if (status != TEGROUP_OK) return status;
-    desc->options.workspace_bytes = plan.workspace.total_bytes;
+    desc->options.workspace_bytes = plan.workspace_bytes;
     desc->options.workspace = aligned_alloc(TEGROUP_ALIGNMENT, desc->options.workspace_bytes);
     status = tegroup_gemm(&plan, desc, NULL, NULL);
     free(desc->options.workspace);
@@ -224,7 +224,7 @@ UTEST(gaps, deep_check_of_a_snapshot_on_the_device) {
     d.b.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
     d.b.shape.snapshot = device;
     d.a.data = d.b.data = d.d.data = device + 4096;
-    ASSERT_EQ(tegroup_impl_check_groups_meet(&d, &error), TEGROUP_OK);
+    ASSERT_EQ(tegroup_impl_check_groups_meet(&d, tegroup_impl_gemm_names(), &error), TEGROUP_OK);
     munmap(device, 1 << 16);
 }
 

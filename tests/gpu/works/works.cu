@@ -214,7 +214,7 @@ UTEST(works, scalars_in_every_place) {
                            way & 2 ? "one a group" : "one for all", way & 4 ? "F64" : "F32", p.error.field, p.error.rule);
                     ASSERT_TRUE(way != 0 && (!backend_bundled(backends[b]) || (way & 3) == 2)); /* a kernel cannot read an array on the host */
                 } else {
-                    desc.options.workspace_bytes = p.plan.workspace.total_bytes;
+                    desc.options.workspace_bytes = p.plan.workspace_bytes;
                     desc.options.workspace = workspace_of(desc.options.workspace_bytes);
                     ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
                     ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));

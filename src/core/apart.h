@@ -1,0 +1,112 @@
+/* ---- What a call writes lies apart ---- */
+
+/* Memory that a call touches. What it writes may share none with anything else that it touches. */
+typedef struct tegroup_impl_buffer {
+    const tegroup_tensor *tensor; /* NULL: memory that is no tensor's                                     */
+    const void *base, *list;      /* its elements, NULL where they are a list's; that list, which is read */
+    int64_t bytes, list_bytes;
+    const char *field; /* what an error about it names, and how one about another buffer ends: "must not overlap ..." */
+    const char *apart;
+    int32_t writes;
+    int32_t twin;           /* buffer that it may be, wholly: an operation in place; -1 = none         */
+    const char *twin_apart; /* what is said of the twin where it is another; NULL: it is the same      */
+} tegroup_impl_buffer;
+
+/* Plain memory. apart NULL: no other buffer's error names it. */
+static inline tegroup_impl_buffer tegroup_impl_buffer_of(const void *base, int64_t bytes, const char *field,
+                                                         const char *apart, int writes) {
+    tegroup_impl_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
+    buffer.base = base;
+    buffer.bytes = bytes;
+    buffer.field = field;
+    buffer.apart = apart;
+    buffer.writes = writes;
+    buffer.twin = -1;
+    return buffer;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_tensor_buffer(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                             int writes) {
+    const int there = t->dtype != TEGROUP_DTYPE_UNSET, listed = there && tegroup_impl_listed(t);
+    tegroup_impl_buffer buffer = tegroup_impl_buffer_of(
+        there && !listed ? t->data : NULL, there && !listed ? tegroup_impl_extent_bytes(t) : 0,
+        listed ? TEGROUP_IMPL_PATH(POINTERS) : TEGROUP_IMPL_PATH(DATA), name->apart, writes && there);
+    if (!listed) return buffer;
+    buffer.tensor = t;
+    buffer.list = t->pointers;
+    buffer.list_bytes = (int64_t)sizeof(void *) * t->shape.groups;
+    return buffer;
+}
+
+static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_tensor *t) {
+    tegroup_layout layout;
+    if (t->dtype == TEGROUP_DTYPE_UNSET || !tegroup_impl_ragged(&t->shape))
+        return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
+    tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
+    return tegroup_impl_buffer_of(t->shape.snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap a snapshot",
+                                  0);
+}
+
+static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
+    return tegroup_impl_buffer_of(options->workspace, (int64_t)bytes, "options.workspace",
+                                  "must not overlap options.workspace", 1);
+}
+
+/* Does any matrix of a list that the host can walk share memory with a range? */
+static inline int tegroup_impl_entries_overlap(const tegroup_tensor *t, const void *base, int64_t bytes) {
+    tegroup_snapshot_view view = tegroup_snapshot_read(NULL);
+    int64_t extent = tegroup_impl_extent_bytes(t);
+    int32_t g;
+    if (t->pointers_space != TEGROUP_SPACE_HOST) return 0;
+    if (tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST)
+        view = tegroup_snapshot_read(t->shape.snapshot);
+    for (g = 0; g < t->shape.groups; g++) {
+        if (view.rows) { /* exactly what the group has there */
+            int64_t cols = view.cols ? view.cols[g] : t->shape.cols, ld = t->ld > 0 ? t->ld : cols;
+            extent = 0;
+            if (view.rows[g] > 0 && cols > 0)
+                extent = ((view.rows[g] - 1) * ld + cols) * (tegroup_impl_bits(t->dtype) / 8);
+        }
+        if (tegroup_impl_overlaps(t->pointers[g], extent, base, bytes)) return 1;
+    }
+    return 0;
+}
+
+/* One that is written against a range. The deep level walks lists, but does not compare the entries of one with another's. */
+static inline int tegroup_impl_buffer_meets(const tegroup_impl_buffer *out, const void *base, int64_t bytes,
+                                            tegroup_check_level level) {
+    if (tegroup_impl_overlaps(out->base, out->bytes, base, bytes)) return 1;
+    return level == TEGROUP_CHECK_DEEP && out->tensor && tegroup_impl_entries_overlap(out->tensor, base, bytes);
+}
+
+static inline int tegroup_impl_data_overlap(const tegroup_impl_buffer *out, const tegroup_impl_buffer *other,
+                                            tegroup_check_level level) {
+    return tegroup_impl_buffer_meets(out, other->base, other->bytes, level)
+           || tegroup_impl_buffer_meets(other, out->base, out->bytes, level);
+}
+
+/* The one rule about memory that is written: it lies apart from all other memory, and from every list, its own included. Of two that
+ * are written and share elements, the first in the array is named. about: the index of the buffer that the error names; NULL = not
+ * wanted. */
+static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer *buffers, int32_t count,
+                                                      tegroup_check_level level, int32_t *about, tegroup_error *error) {
+    int32_t i, j;
+    for (i = 0; i < count; i++) {
+        const tegroup_impl_buffer *out = &buffers[i];
+        if (!out->writes) continue;
+        if (about) *about = i;
+        for (j = 0; j < count; j++) {
+            const tegroup_impl_buffer *other = &buffers[j];
+            const int twins = out->twin == j || other->twin == i, told = i == j || (j < i && other->writes);
+            const char *twin_apart = out->twin == j ? out->twin_apart : other->twin_apart;
+            if (other->list)
+                TEGROUP_IMPL_RULE(!tegroup_impl_buffer_meets(out, other->list, other->list_bytes, level), ERROR_OVERLAP,
+                                  out->field, other->apart, 0, 1);
+            if (told || (twins && !twin_apart)) continue;
+            TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(out, other, level), ERROR_OVERLAP, out->field,
+                              twins ? twin_apart : other->apart, 0, 1);
+        }
+    }
+    return TEGROUP_OK;
+}
