@@ -1503,6 +1503,10 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
         if (!(holds))                                                                                                  \
             return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
     } while (0)
+/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
+ * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
+#define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
+    TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \
@@ -1798,8 +1802,7 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
     const int one = facts && facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
-                      scaling);
+    TEGROUP_IMPL_RULE_ENUM(scaling, TEGROUP_SCALING_COUNT - 1, "scaling", "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
@@ -2066,10 +2069,9 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, t->dtype);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
-                      TEGROUP_SCALING_COUNT - 1, t->scaling);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
                       "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
@@ -2078,14 +2080,14 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
     TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(COLS),
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS,
-                      shape->row_sizes.encoding);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(ROW_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET,
                       TEGROUP_IMPL_PATH(SIZES_SPACE), "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      shape->row_sizes.space);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(SIZES_SPACE),
+                           "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(shape->col_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(COL_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COL_SIZES), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
                       shape->col_sizes.encoding);
@@ -2109,9 +2111,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
                       ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
-    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      t->pointers_space);
+    TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -2312,6 +2313,14 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(dtype == TEGROUP_DTYPE_UNSET || dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, field, "must be F32 or F64", TEGROUP_DTYPE_F32, dtype);
+    return TEGROUP_OK;
+}
+
 #define TEGROUP_IMPL_FLOATS                                                                                            \
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
@@ -2323,8 +2332,7 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     size_t element;
     TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
                       dtypes, 0);
-    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
-                      TEGROUP_DTYPE_COUNT - 1, m->dtype);
+    TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
                       m->dtype);
     TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
@@ -2388,8 +2396,7 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
                       expected, struct_size);
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, space);
+    TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
 }
 
@@ -2688,16 +2695,19 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
+                           "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
-                      TEGROUP_SPACE_HOST, sizes->space);
+                      TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -2852,11 +2862,9 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, te
 static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
                                                         const char *space_field, const char *stride_field,
                                                         tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, s->space);
+    TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
@@ -2864,16 +2872,11 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 /* Rules about the descriptor's own numbers and enums. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
-                      TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
-                      TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
+    TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
+    TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, "tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->compute, TEGROUP_COMPUTE_F64, "compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(desc->backend, TEGROUP_BACKEND_COUNT - 1, "backend", "must be a tegroup_backend");
+    TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
@@ -2983,10 +2986,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
                           "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
 /* Rules about what goes with what. */
@@ -5682,8 +5682,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
-                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_IDENTITY, kind);
+    TEGROUP_IMPL_RULE_ENUM(kind, TEGROUP_ACTIVATION_IDENTITY, "activation", "must be a tegroup_activation");
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
@@ -6060,6 +6059,9 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_NEEDS(grad_row_scale, dgrad_out);
     TEGROUP_IMPL_NEEDS(grad_row_scale, bias);
 #undef TEGROUP_IMPL_NEEDS
+    TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
                       "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
@@ -6173,8 +6175,7 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
                                                tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
-                      op);
+    TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(
         tegroup_impl_linear_output(desc, (int)op)->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
@@ -6497,6 +6498,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
         TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
                           tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be set with data",
                           TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
+                               tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
@@ -6544,8 +6547,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
                                                           tegroup_error *error) {
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
-                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                       "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT,
                       tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_LD),
@@ -6573,11 +6576,10 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                       desc->recompute);
     TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
                       "must be 0 or 1", 1, desc->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE((uint32_t)desc->fusion <= TEGROUP_FUSION_REQUIRED, ERROR_VALUE, "fusion",
-                      "must be a tegroup_fusion", TEGROUP_FUSION_REQUIRED, desc->fusion);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_ENUM(desc->fusion, TEGROUP_FUSION_REQUIRED, "fusion", "must be a tegroup_fusion");
+    TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
     for (i = 0; i < 7; i++) {
@@ -6611,11 +6613,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_PREACTIVATION, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_ACTIVATED, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      desc->grad_row_scale.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
 }
 #undef TEGROUP_IMPL_THERE
 
@@ -6837,11 +6835,9 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
-    TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
-                      TEGROUP_MLP_FC2, layer);
+    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
-                      op);
+    TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
                       "must be of a product whose output is there", 1, 0);
@@ -7185,8 +7181,10 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
-                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                      "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
                       "must equal input.shape.groups", like->groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
@@ -7211,6 +7209,7 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
                       TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
 
@@ -7240,8 +7239,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     const int scales =
         op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
-                      TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_RULE_ENUM(op->kind, TEGROUP_CHAIN_USER, "ops.kind", "must be a tegroup_chain_kind");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(given->row_scale_dtype, "arguments.row_scale_dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
@@ -7302,15 +7301,10 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
-    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->row_scale_dtype);
     if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(op->kind == TEGROUP_CHAIN_LINEAR || given->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || given->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->grad_row_scale.dtype);
+    if (op->kind != TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_real(given->grad_row_scale.dtype, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], error));
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 

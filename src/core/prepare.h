@@ -257,16 +257,19 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
+                           "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
-                      TEGROUP_SPACE_HOST, sizes->space);
+                      TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,

@@ -15,11 +15,9 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, te
 static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
                                                         const char *space_field, const char *stride_field,
                                                         tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, s->space);
+    TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
@@ -27,16 +25,11 @@ static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s
 /* Rules about the descriptor's own numbers and enums. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
-                      TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, "tail", "must be a tegroup_tail",
-                      TEGROUP_TAIL_POISON, desc->tail);
-    TEGROUP_IMPL_RULE((uint32_t)desc->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, desc->compute);
-    TEGROUP_IMPL_RULE((uint32_t)desc->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, desc->backend);
-    TEGROUP_IMPL_RULE((uint32_t)desc->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, desc->check_level);
+    TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
+    TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, "tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->compute, TEGROUP_COMPUTE_F64, "compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(desc->backend, TEGROUP_BACKEND_COUNT - 1, "backend", "must be a tegroup_backend");
+    TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_RULE(desc->split_k >= 0, ERROR_VALUE, "split_k", "must not be negative", 0, desc->split_k);
@@ -146,10 +139,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
         TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, "bias.dtype",
                           "F64 needs compute F64", TEGROUP_DTYPE_F32, desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
 /* Rules about what goes with what. */

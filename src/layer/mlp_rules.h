@@ -204,6 +204,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
         TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET || (!t->data && !t->pointers), ERROR_UNSET,
                           tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be set with data",
                           TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
+                               tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
@@ -251,8 +253,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
                                                           tegroup_error *error) {
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
-                      ERROR_UNSUPPORTED, tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED,
+                      tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE),
                       "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT,
                       tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_LD),
@@ -280,11 +282,10 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                       desc->recompute);
     TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
                       "must be 0 or 1", 1, desc->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE((uint32_t)desc->fusion <= TEGROUP_FUSION_REQUIRED, ERROR_VALUE, "fusion",
-                      "must be a tegroup_fusion", TEGROUP_FUSION_REQUIRED, desc->fusion);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
+    TEGROUP_IMPL_RULE_ENUM(desc->fusion, TEGROUP_FUSION_REQUIRED, "fusion", "must be a tegroup_fusion");
+    TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
     for (i = 0; i < 7; i++) {
@@ -318,11 +319,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_PREACTIVATION, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_ACTIVATED, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, TEGROUP_IMPL_MLP_GRAD_PREACTIVATION, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      desc->grad_row_scale.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
 }
 #undef TEGROUP_IMPL_THERE
 

@@ -226,7 +226,7 @@ UTEST(status, null_arguments) {
 #define SPACE(call, desc)                                                                                                           \
     BAD(call, w.desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", TEGROUP_SPACE_HOST, 0);                                           \
     BAD(call, w.desc.space = (tegroup_space)3, VALUE, "space", TEGROUP_SPACE_DEVICE, 3);                                            \
-    BAD(call, w.desc.space = (tegroup_space)-1, VALUE, "space", TEGROUP_SPACE_DEVICE, (tegroup_space)-1)
+    BAD(call, w.desc.space = (tegroup_space)-1, VALUE, "space", TEGROUP_SPACE_DEVICE, -1)
 
 UTEST(status, struct_size) {
     STRUCT_SIZE(prepare, tegroup_prepare_desc, prepare);
@@ -318,7 +318,7 @@ UTEST(status, layouts) {
 UTEST(status, scale_shape) {
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND 1 AND 1 AND NULL, NULL_ARGUMENT, "extent", 1, 0);
     NOT(scale_shape, TEGROUP_SCALING_COUNT AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, TEGROUP_SCALING_COUNT);
-    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, (tegroup_scaling)-1);
+    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, -1);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 2 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, 2);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND -1 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, -1);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND -1 AND 1 AND &w.extent, VALUE, "rows", 0, -1);
@@ -331,7 +331,7 @@ UTEST(status, scale_shape) {
 
 /* A field that must lie in a range: one below and one above. */
 #define RANGE(call, lvalue, field, type, low, high)                                                                                 \
-    BAD(call, lvalue = (type)((low) - 1), VALUE, field, high, (type)((low) - 1));                                                   \
+    BAD(call, lvalue = (type)((low) - 1), VALUE, field, high, (int64_t)(low) - 1);                                                  \
     BAD(call, lvalue = (type)((high) + 1), VALUE, field, high, (type)((high) + 1))
 #define NOT_NEGATIVE(call, lvalue, field) BAD(call, lvalue = -1, VALUE, field, 0, -1)
 #define ALIGNED(call, pointer, field, alignment) BAD(call, SHIFT(pointer, 1), ALIGNMENT, field, alignment, 1)
@@ -346,7 +346,7 @@ UTEST(status, prepare) {
     BAD(prepare, p->shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, 0);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_F64, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F64);
-    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_COUNT);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, VALUE, "shape.row_sizes.dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.row_sizes.space", TEGROUP_SPACE_HOST, 0);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(prepare, p->shape.row_sizes.data = NULL, NULL_ARGUMENT, "shape.row_sizes.data", 1, 0);
@@ -519,7 +519,6 @@ UTEST(status, gemm_dtypes) {
     BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F8E4M3);
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
-    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_COUNT, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_COUNT);
 }
 
 /* Every group alike. */
@@ -1869,6 +1868,115 @@ UTEST(status, mlp_overlaps) {
 }
 
 /* ---- Names, texts and sizes ---------------------------------------------------------------------------------- */
+
+/* Every enum that a descriptor or an argument has, one below its values and one above: VALUE, and the number that came. */
+#define ENUM(call, lvalue, field, type, last) RANGE(call, lvalue, field, type, 0, last)
+#define ENUM_DTYPE(call, lvalue, field) ENUM(call, lvalue, field, tegroup_dtype, TEGROUP_DTYPE_COUNT - 1)
+#define ENUM_SPACE(call, lvalue, field) ENUM(call, lvalue, field, tegroup_space, TEGROUP_SPACE_DEVICE)
+#define ENUM_TENSOR(call, t, name)                                                                                                  \
+    ENUM_DTYPE(call, t.dtype, name ".dtype");                                                                                       \
+    ENUM(call, t.scaling, name ".scaling", tegroup_scaling, TEGROUP_SCALING_COUNT - 1);                                             \
+    ENUM_SPACE(call, t.pointers_space, name ".pointers_space");                                                                     \
+    ENUM(call, t.shape.row_sizes.encoding, name ".shape.row_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);              \
+    ENUM_SPACE(call, t.shape.row_sizes.space, name ".shape.row_sizes.space");                                                       \
+    ENUM(call, t.shape.col_sizes.encoding, name ".shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS)
+#define ENUM_SIZES(call, sizes, name)                                                                                               \
+    ENUM(call, sizes.encoding, name ".encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);                                          \
+    ENUM_DTYPE(call, sizes.dtype, name ".dtype");                                                                                   \
+    ENUM_SPACE(call, sizes.space, name ".space")
+#define ENUM_ACTIVATION(call, lvalue) ENUM(call, lvalue, "activation", tegroup_activation, TEGROUP_ACTIVATION_IDENTITY)
+#define ENUM_TAILS(call, desc)                                                                                                      \
+    ENUM(call, desc.out_tail, "out_tail", tegroup_tail, TEGROUP_TAIL_POISON);                                                       \
+    ENUM(call, desc.dgrad_out_tail, "dgrad_out_tail", tegroup_tail, TEGROUP_TAIL_POISON)
+#define ENUM_OPTIONS(call, desc)                                                                                                    \
+    ENUM(call, desc.compute, "compute", tegroup_compute, TEGROUP_COMPUTE_F64);                                                      \
+    ENUM(call, desc.backend, "backend", tegroup_backend, TEGROUP_BACKEND_COUNT - 1);                                                \
+    ENUM(call, desc.check_level, "check_level", tegroup_check_level, TEGROUP_CHECK_DEEP)
+
+UTEST(status, every_enum) {
+    ENUM_SPACE(prepare, w.prepare.space, "space");
+    ENUM_SIZES(prepare, w.prepare.shape.row_sizes, "shape.row_sizes");
+    ENUM_SIZES(irregular, w.irregular.shape.row_sizes, "shape.row_sizes");
+    ENUM_DTYPE(irregular, w.irregular.shape.col_sizes.dtype, "shape.col_sizes.dtype");
+    ENUM_SPACE(irregular, w.irregular.shape.col_sizes.space, "shape.col_sizes.space");
+    ENUM(irregular, w.irregular.shape.col_sizes.encoding, "shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);
+    ENUM(problem, w.forward.op, "op", tegroup_op, TEGROUP_OP_WGRAD);
+    ENUM_SPACE(problem, w.forward.space, "space");
+    ENUM_TENSOR(problem, w.forward.a, "a");
+    ENUM_TENSOR(problem, w.forward.b, "b");
+    ENUM_TENSOR(problem, w.forward.c, "c");
+    ENUM_TENSOR(problem, w.forward.d, "d");
+    ENUM_TENSOR(problem, w.forward.bias, "bias");
+    ENUM_DTYPE(problem, w.forward.row_scale_dtype, "row_scale_dtype");
+    ENUM_DTYPE(problem, w.forward.alpha.dtype, "alpha.dtype");
+    ENUM_SPACE(problem, w.forward.alpha.space, "alpha.space");
+    ENUM_DTYPE(problem, w.forward.beta.dtype, "beta.dtype");
+    ENUM_SPACE(problem, w.forward.beta.space, "beta.space");
+    ENUM(problem, w.forward.tail, "tail", tegroup_tail, TEGROUP_TAIL_POISON);
+    ENUM_OPTIONS(problem, w.forward);
+    ENUM_OPTIONS(plan, w.forward);
+    ENUM_SPACE(linear_plan, w.linear.space, "space");
+    ENUM_TENSOR(linear_plan, w.linear.weight, "weight");
+    ENUM_TENSOR(linear_plan, w.linear.bias, "bias");
+    ENUM_TENSOR(linear_plan, w.linear.input, "input");
+    ENUM_TENSOR(linear_plan, w.linear.out, "out");
+    ENUM_TENSOR(linear_plan, w.linear.grad_output, "grad_output");
+    ENUM_TENSOR(linear_plan, w.linear.dgrad_out, "dgrad_out");
+    ENUM_TENSOR(linear_plan, w.linear.main_grad, "main_grad");
+    ENUM_TENSOR(linear_plan, w.linear.bias_grad, "bias_grad");
+    ENUM_TENSOR(linear_plan, w.linear.grad_row_scale, "grad_row_scale");
+    ENUM_DTYPE(linear_plan, w.linear.row_scale_dtype, "row_scale_dtype");
+    ENUM_TAILS(linear_plan, w.linear);
+    ENUM_OPTIONS(linear_plan, w.linear);
+    NOT(linear_gemm, &w.linear AND (tegroup_op)-1 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, -1);
+    ENUM_SPACE(mlp_plan, w.mlp.space, "space");
+    ENUM_ACTIVATION(mlp_plan, w.mlp.activation);
+    ENUM(mlp_plan, w.mlp.fusion, "fusion", tegroup_fusion, TEGROUP_FUSION_REQUIRED);
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.weight, "fc1.weight");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.bias, "fc1.bias");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.main_grad, "fc1.main_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.bias_grad, "fc1.bias_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.weight, "fc2.weight");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.bias, "fc2.bias");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.main_grad, "fc2.main_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.bias_grad, "fc2.bias_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.input, "input");
+    ENUM_TENSOR(mlp_plan, w.mlp.out, "out");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_output, "grad_output");
+    ENUM_TENSOR(mlp_plan, w.mlp.dgrad_out, "dgrad_out");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_row_scale, "grad_row_scale");
+    ENUM_TENSOR(mlp_plan, w.mlp.preactivation, "preactivation");
+    ENUM_TENSOR(mlp_plan, w.mlp.activated, "activated");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_preactivation, "grad_preactivation");
+    ENUM_DTYPE(mlp_plan, w.mlp.row_scale_dtype, "row_scale_dtype");
+    ENUM_TAILS(mlp_plan, w.mlp);
+    ENUM_OPTIONS(mlp_plan, w.mlp);
+    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)-1 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, -1);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND (tegroup_op)-1 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, -1);
+    ENUM_SPACE(activation, w.activation.space, "space");
+    ENUM_ACTIVATION(activation, w.activation.activation);
+    ENUM_DTYPE(activation, w.activation.input.dtype, "input.dtype");
+    ENUM_DTYPE(activation, w.activation.row_scale.dtype, "row_scale.dtype");
+    ENUM_DTYPE(activation, w.activation.output.dtype, "output.dtype");
+    ENUM_SPACE(activation_backward, w.activation_backward.space, "space");
+    ENUM_ACTIVATION(activation_backward, w.activation_backward.activation);
+    ENUM_DTYPE(activation_backward, w.activation_backward.grad_input.dtype, "grad_input.dtype");
+    ENUM_DTYPE(activation_backward, w.activation_backward.grad_row_scale.dtype, "grad_row_scale.dtype");
+    ENUM_SPACE(router, w.router.space, "space");
+    ENUM_DTYPE(router, w.router.logits.dtype, "logits.dtype");
+    ENUM_DTYPE(router, w.router.indices.dtype, "indices.dtype");
+    ENUM_SPACE(router_backward, w.router_backward.space, "space");
+    ENUM_SPACE(permutation, w.permutation.space, "space");
+    ENUM_DTYPE(permutation, w.permutation.row_of_slot.dtype, "row_of_slot.dtype");
+    ENUM_SPACE(permute, w.permute.space, "space");
+    ENUM_DTYPE(permute, w.permute.weights.dtype, "weights.dtype");
+    ENUM_SPACE(combine, w.combine.space, "space");
+    ENUM_DTYPE(combine, w.combine.tokens.dtype, "tokens.dtype");
+    ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
+    ENUM_SPACE(validate, w.validate.space, "space");
+    ENUM_TENSOR(validate, w.validate.tensor, "tensor");
+    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, -1);
+}
 
 UTEST(status, names) {
     const int unknown[] = {-1, 99, 1 << 30};
