@@ -286,6 +286,15 @@ static inline int tegroup_impl_tensor_overlaps(const tegroup_tensor *t, const vo
     return 0;
 }
 
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning `ahead` behind the first:
+ * how many rows the first one can have that share nothing with the second; INT64_MAX: any number. No window is wider than the pitch, and
+ * one that begins late in a row goes on into the next. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
+    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
+    if (col < cols) return row;
+    return col + other_cols > pitch ? row + 1 : INT64_MAX;
+}
+
 /* Bytes of a tensor's list, which is read wherever its entries live. */
 static inline int64_t tegroup_impl_list_bytes(const tegroup_tensor *t) {
     return t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_listed(t) ? (int64_t)sizeof(void *) * t->shape.groups : 0;

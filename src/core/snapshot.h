@@ -53,7 +53,8 @@ typedef struct tegroup_snapshot_view {
     const int64_t *offset; /* NULL when regular */
 } tegroup_snapshot_view;
 
-/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. */
+/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups), and with the square
+ * of those that lie side by side at `offsets` in the rows of one buffer. */
 typedef struct tegroup_prepare_desc {
     size_t         struct_size;    /* sizeof(tegroup_prepare_desc)                                            */
     tegroup_shape  shape;          /* row_sizes required; shape.snapshot is ignored                           */

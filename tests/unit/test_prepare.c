@@ -36,6 +36,31 @@ static int must_be_cut(wide at, int32_t g, wide length, wide other_at, int32_t h
     return (at < other_at || (at == other_at && g < h)) && other_at < at + length;
 }
 
+/* Do two windows share an element? As rectangles on a grid of rows of `pitch` elements; where a window's rows go on into the grid's next
+ * ones, that part is a rectangle of its own. */
+typedef struct rectangle { wide row, col, rows, cols; } rectangle;
+static int rectangles(wide at, wide rows, wide cols, wide pitch, rectangle *r) {
+    wide row = at / pitch, col = at % pitch, first = cols < pitch - col ? cols : pitch - col;
+    r[0] = (rectangle){row, col, rows, first};
+    r[1] = (rectangle){row + 1, 0, rows, cols - first};
+    return cols > first ? 2 : 1;
+}
+static int windows_meet(wide at, wide rows, wide cols, wide other_at, wide other_rows, wide other_cols, wide pitch) {
+    rectangle a[2], b[2];
+    int parts = rectangles(at, rows, cols, pitch, a), others = rectangles(other_at, other_rows, other_cols, pitch, b);
+    for (int i = 0; i < parts; i++)
+        for (int j = 0; j < others; j++)
+            if (a[i].row < b[j].row + b[j].rows && b[j].row < a[i].row + a[i].rows && a[i].col < b[j].col + b[j].cols && b[j].col < a[i].col + a[i].cols)
+                return 1;
+    return 0;
+}
+/* ... of groups of a case: with one ld they are windows of one buffer, without they are packed, each by its own width. */
+static int groups_meet(int64_t ld, wide at, wide rows, wide cols, wide other_at, wide other_rows, wide other_cols) {
+    if (rows <= 0 || cols <= 0 || other_rows <= 0 || other_cols <= 0) return 0;
+    if (ld != 0) return windows_meet(at, rows, cols, other_at, other_rows, other_cols, ld);
+    return at < other_at + other_rows * other_cols && other_at < at + rows * cols;
+}
+
 static void understand(const sizes_case *c, meaning *m) {
     const tegroup_shape *shape = &c->shape;
     const tegroup_sizes *sizes = &shape->row_sizes;
@@ -82,10 +107,11 @@ static void understand(const sizes_case *c, meaning *m) {
     }
     int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     if (!ragged_cols && shape->offsets == NULL) return;
-    static wide length[TEGROUP_MAX_GROUPS];
+    static wide length[TEGROUP_MAX_GROUPS], width[TEGROUP_MAX_GROUPS];
     for (int32_t g = 0; g < G; g++) {
         wide cols = ragged_cols ? c->cols[g] : shape->cols, bound = cols < 0 ? 0 : cols > shape->cols ? shape->cols : cols, ld = c->ld != 0 ? c->ld : bound;
         if (cols != bound) blame(m, g);
+        width[g] = bound;
         length[g] = m->kept[g] > 0 && bound > 0 ? (m->kept[g] - 1) * ld + bound : 0;
         m->offset[g] = shape->offsets != NULL ? (wide)c->offsets[g] : c->ld != 0 ? m->start[g] * ld : packed;
         packed += m->kept[g] * bound;
@@ -93,7 +119,9 @@ static void understand(const sizes_case *c, meaning *m) {
     }
     for (int32_t g = 0; shape->offsets != NULL && g < G; g++)
         for (int32_t h = 0; h < G; h++)
-            if (length[g] > 0 && length[h] > 0 && must_be_cut(m->offset[g], g, length[g], m->offset[h], h)) blame(m, g);
+            if (length[g] > 0 && length[h] > 0 && (m->offset[g] < m->offset[h] || (m->offset[g] == m->offset[h] && g < h))
+                && groups_meet(c->ld, m->offset[g], m->kept[g], width[g], m->offset[h], m->kept[h], width[h]))
+                blame(m, g);
 }
 
 /* ---- making sizes --------------------------------------------------------------------------------------------------- */
@@ -113,6 +141,27 @@ static void attach(sizes_case *c) { /* give the library guarded copies */
 }
 
 static const void *const present = &kase; /* "there is one": replaced by attach */
+
+/* Every group has columns of its own, or those of another one whose rows end above its own; where the first begins is anywhere in a
+ * row, so that some go on into the next. */
+static void windows_case(rng *r, sizes_case *c, const int64_t *count) {
+    tegroup_shape *shape = &c->shape;
+    int64_t shift, col = 0, next = 0, above = 0; /* next: the first column that nobody has; above: the row after the last group's */
+    c->ld = shape->cols;
+    for (int32_t g = 0; g < shape->groups; g++) c->ld += c->cols[g] = rng_int(r, 0, shape->cols);
+    shift = rng_int(r, 0, c->ld - 1);
+    shape->elements = 1;
+    for (int32_t g = 0; g < shape->groups; g++) {
+        int64_t n = count[g] > 0 ? count[g] : 0, row = rng_int(r, 0, 3);
+        if (g > 0 && c->cols[g] <= c->cols[g - 1] && rng_chance(r, 30)) row += above; /* under the one before */
+        else col = next;
+        c->offsets[g] = shift + row * c->ld + col;
+        above = row + n;
+        if (n > 0 && c->cols[g] > 0 && c->offsets[g] + (n - 1) * c->ld + c->cols[g] > shape->elements)
+            shape->elements = c->offsets[g] + (n - 1) * c->ld + c->cols[g];
+        if (col + c->cols[g] > next) next = col + c->cols[g];
+    }
+}
 
 static void honest_case(rng *r, sizes_case *c, int32_t groups, int64_t most) {
     static const int64_t alignments[] = {0, 1, 2, 5, 16, 128, 256};
@@ -148,14 +197,19 @@ static void honest_case(rng *r, sizes_case *c, int32_t groups, int64_t most) {
     }
     if (rows->encoding == TEGROUP_ENCODING_OFFSETS) c->values[groups] = at;
     shape->rows = (place == 2 ? groups * rows->stride : end) + (rng_chance(r, 50) ? 0 : rng_int(r, 0, 9));
-    int kind = (int)rng_int(r, 0, 6); /* 0..2 regular, 3 packed, 4 offsets, 5 rows of one buffer, 6 offsets of equal widths */
+    /* 0..2 regular, 3 packed, 4 offsets, 5 rows of one buffer, 6 offsets of equal widths, 7 windows side by side in one buffer */
+    int kind = (int)rng_int(r, 0, 7);
     if (kind < 3) return;
-    if (kind < 6) {
+    if (kind != 6) {
         shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
         shape->col_sizes.dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
     }
     if (kind == 5 || (kind == 6 && rng_chance(r, 50))) c->ld = shape->cols + rng_int(r, 0, 3);
-    if (kind == 4 || kind == 6) shape->offsets = (const int64_t *)present;
+    if (kind == 4 || kind >= 6) shape->offsets = (const int64_t *)present;
+    if (kind == 7) {
+        windows_case(r, c, count);
+        return;
+    }
     int64_t elements = 0;
     for (int32_t g = 0; g < groups; g++) {
         int64_t n = count[g] > 0 ? count[g] : 0;
@@ -261,8 +315,7 @@ static const char *broken(const sizes_case *c, const void *snapshot) {
             if (rows <= 0 || v.rows[h] <= 0) continue;
             if (v.start[g] < v.start[h] + v.rows[h] && v.start[h] < v.start[g] + rows) return "two groups share rows";
             if (!irregular || v.cols[g] == 0 || v.cols[h] == 0 || (c->ld != 0 && shape->offsets == NULL)) continue;
-            if (v.offset[g] < v.offset[h] + (v.rows[h] - 1) * (c->ld != 0 ? c->ld : v.cols[h]) + v.cols[h]
-                && v.offset[h] < v.offset[g] + (rows - 1) * (c->ld != 0 ? c->ld : v.cols[g]) + v.cols[g]) return "two groups share elements";
+            if (groups_meet(c->ld, v.offset[g], rows, v.cols[g], v.offset[h], v.rows[h], v.cols[h])) return "two groups share elements";
         }
     }
     if (v.header->rows_total != total || v.header->rows_max != most || v.header->rows_end != end) return "totals";
