@@ -201,7 +201,7 @@ static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p
         }
 }
 
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
                                 int64_t words) {
     __shared__ tegroup_snapshot_header result;
