@@ -181,6 +181,14 @@ typedef struct tegroup_error {
     int64_t        got;      /* the number that came                                              */
 } tegroup_error;
 
+/* How much a call checks. */
+typedef enum tegroup_check_level {
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
+                                device pointer is. Entries of one list are compared with single buffers,
+                                not with entries of another list                                         */
+} tegroup_check_level;
+
 /* An unread status is a warning. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_NODISCARD __attribute__((warn_unused_result))
@@ -361,7 +369,8 @@ typedef struct tegroup_matrix {
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
- * Sizes that lie are clamped so that no access leaves the buffers, and the header's status names the lie. */
+ * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
+ * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
 #define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
 #define TEGROUP_GRANULE(i) ((i) == 0 ? 4 : 8 << (i))
 
@@ -412,6 +421,11 @@ typedef struct tegroup_prepare_desc {
     tegroup_space  space;          /* where the snapshot lives and the work runs; required                    */
     void          *snapshot;       /* TEGROUP_ALIGNMENT-aligned                                               */
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
+    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group (ERROR_VALUE,
+                                      ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in device memory
+                                      always are, and the header's status tells                               */
+    tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
+                                      DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
 
 /* ==== [7] Workspace layouts ==== */
@@ -512,14 +526,6 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_CPU              = 5, /* any machine, every operation; the oracle      */
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
-
-/* How much a call checks. */
-typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
-} tegroup_check_level;
 
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
@@ -1306,7 +1312,8 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
+/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group (ERROR_VALUE,
+ * ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* Set-up workspace of a grouped cuBLASLt matmul: items as tegroup_setup_item. 0 <= groups <= TEGROUP_MAX_GROUPS. */
@@ -2575,9 +2582,25 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparat
     return TEGROUP_SNAPSHOT_ELEMENTS;
 }
 
-/* What the snapshot has of group g. */
+/* The carry before group g where no size lies, as far as its rows depend on it. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparation *p, int32_t g) {
+    const int64_t at = p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g : (int64_t)g - 1;
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS || at < 0
+               ? 0
+               : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
+}
+
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
 TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
     tegroup_impl_place x = {0, 0, 0, 0};
+#if !defined(__CUDA_ARCH__)
+    if (!p->out_rows) {
+        (void)tegroup_impl_prepare_place(p, g, tegroup_impl_prepare_before(p, g), &x);
+        if (p->irregular) (void)tegroup_impl_prepare_cols(p, g, &x);
+        if (p->offsets) x.offset = p->offsets[g];
+        return x;
+    }
+#endif
     x.start = p->start[g];
     x.rows = p->out_rows[g];
     if (!p->irregular) return x;
@@ -2727,6 +2750,75 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
+/* The lie about group g that these bits tell of. */
+static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
+                                                      tegroup_error *error) {
+    const char *const rows = "shape.row_sizes.data";
+    const int counts = p->rows.encoding == TEGROUP_ENCODING_COUNTS;
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_START), ERROR_VALUE, counts ? "shape.row_sizes.starts" : rows,
+                      counts ? "must not be negative; got is the group" : "must begin with 0; got is the group", 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_NEGATIVE), ERROR_VALUE, rows,
+                      counts ? "must hold no count below -1; got is the group" : "must not fall; got is the group",
+                      counts ? -1 : 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_OVERLAP), ERROR_OVERLAP, rows,
+                      "must be at most shape.row_sizes.stride before the last group; got is the group", p->rows.stride,
+                      g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_CAPACITY), ERROR_CAPACITY, rows,
+                      "must keep each group within shape.rows; got is the group", p->capacity_rows, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_COLS), ERROR_VALUE, "shape.col_sizes.data",
+                      "must be 0 to shape.cols; got is the group", p->capacity_cols, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_ELEMENTS), ERROR_CAPACITY,
+                      p->offsets ? "shape.offsets" : "shape.elements",
+                      p->offsets ? "must keep each group within shape.elements; got is the group"
+                                 : "must have room for each group; got is the group",
+                      p->capacity_elements, g);
+    return TEGROUP_OK;
+}
+
+/* Two groups that share rows, or elements, where no size lies otherwise. */
+static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
+                                                              tegroup_impl_sort_key key, tegroup_error *error) {
+    int32_t owners = 0, lowest = -1, g, i;
+    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
+    tegroup_impl_sort(p, key);
+    for (i = 0; i < owners; i++) {
+        g = p->order[i];
+        if ((lowest < 0 || g < lowest)
+            && tegroup_impl_prepare_apart(p, key, owners, i) < tegroup_impl_prepare_read(p, g).rows)
+            lowest = g;
+    }
+    TEGROUP_IMPL_RULE(lowest < 0, ERROR_OVERLAP,
+                      key == TEGROUP_IMPL_SORT_BY_START ? "shape.row_sizes.starts" : "shape.offsets",
+                      key == TEGROUP_IMPL_SORT_BY_START ? "must give no two groups the same rows; got is the group"
+                                                        : "must give no two groups the same elements; got is the group",
+                      -1, lowest);
+    return TEGROUP_OK;
+}
+
+/* Sizes in host memory are looked at before anything is written. */
+static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p, tegroup_error *error) {
+    int32_t order[TEGROUP_MAX_GROUPS], g;
+    tegroup_impl_preparation asked = *p;
+    tegroup_impl_place x = {0, 0, 0, 0};
+    int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0, elements = 0;
+    for (g = 0; g < p->groups; g++) {
+        uint32_t bits = tegroup_impl_prepare_place(p, g, carry, &x);
+        carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
+        if (p->irregular) {
+            bits |= tegroup_impl_prepare_cols(p, g, &x);
+            bits |= tegroup_impl_prepare_offset(p, g, elements, &x);
+            elements = tegroup_impl_add(elements, tegroup_impl_prepare_elements(&x));
+        }
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_lie(p, g, bits, error));
+    }
+    asked.out_rows = NULL;
+    asked.order = order;
+    if (p->rows.starts) TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_START, error));
+    if (p->irregular && p->offsets)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_OFFSET, error));
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
@@ -2793,6 +2885,8 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     int ragged_cols;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -2873,6 +2967,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
+    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);

@@ -31,14 +31,6 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* How much a call checks. */
-typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
-} tegroup_check_level;
-
 /* Scalars alpha or beta: one for all groups or one a group. */
 typedef struct tegroup_scalars {
     const void   *data;   /* required to run unless space is UNSET                        */

@@ -145,9 +145,22 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     if (thread == 0) *header = result;
 }
 
+/* The deep check: what the kernel reads and writes is device memory. */
+static inline tegroup_status tegroup_impl_cuda_check_prepare(const tegroup_prepare_desc *desc, tegroup_error *error) {
+    const tegroup_shape *shape = &desc->shape;
+    const int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->snapshot, "snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.data, "shape.row_sizes.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.starts, "shape.row_sizes.starts", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_check_address(ragged_cols ? shape->col_sizes.data : NULL, "shape.col_sizes.data", error));
+    return tegroup_impl_cuda_check_address(shape->offsets, "shape.offsets", error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
                                                        const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_prepare(desc, error));
     return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_kernel, 1, TEGROUP_IMPL_PREPARE_THREADS, 0,
                                                         stream, *p, (tegroup_snapshot_header *)desc->snapshot,
                                                         (int64_t)(layout->total_bytes / 4)),

@@ -310,6 +310,7 @@ typedef struct spec {
     fill_kind fill_a, fill_b, fill_c;
     tegroup_tail tail;
     int32_t split_k, threads;
+    int32_t clamp;               /* 1: sizes in host memory may lie                                 */
     uint64_t seed;
 } spec;
 
@@ -323,6 +324,7 @@ typedef struct grid {
     int64_t *row0;   /* [groups] number of each group's first row, where picked             */
     tegroup_gather gather;
     void *snapshot; /* owned here: to be prepared; NULL = none or another grid's */
+    int32_t clamp;
 } grid;
 
 typedef struct problem {
@@ -456,6 +458,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     if (s->apart && cols == NULL && (t == &p->a || t == &p->b)) ld = (ld * element + 15) / 16 * 16 / element;
     memset(t, 0, sizeof *t);
     t->dtype = t->tensor.dtype = dtype;
+    t->clamp = s->clamp;
     t->rows = (int64_t *)scratch((size_t)G * 8);
     t->cols = (int64_t *)scratch((size_t)G * 8);
     t->ld = (int64_t *)scratch((size_t)G * 8);
@@ -716,6 +719,7 @@ SUPPORT tegroup_status grid_prepare(const grid *t, tegroup_error *error) {
     desc.space = TEGROUP_SPACE_HOST;
     desc.snapshot = t->snapshot;
     desc.snapshot_bytes = guarded_find(t->snapshot)->bytes;
+    desc.clamp = t->clamp;
     return tegroup_prepare(&desc, NULL, error);
 }
 SUPPORT tegroup_status problem_prepare(problem *p) {

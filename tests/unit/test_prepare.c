@@ -17,6 +17,7 @@ typedef struct sizes_case {
 /* What they mean. rows are those of an honest case; kept are what is left when lies are cut. */
 typedef struct meaning {
     int32_t lowest_bad; /* lowest group that a lie is about; -1 = honest */
+    unsigned char bad[TEGROUP_MAX_GROUPS]; /* 1: a lie is about this one */
     wide start[TEGROUP_MAX_GROUPS], rows[TEGROUP_MAX_GROUPS], kept[TEGROUP_MAX_GROUPS], offset[TEGROUP_MAX_GROUPS];
 } meaning;
 
@@ -29,6 +30,7 @@ static wide round_up(wide x, wide to) { return (x + to - 1) / to * to; }
 
 static void blame(meaning *m, int32_t g) {
     if (m->lowest_bad < 0 || g < m->lowest_bad) m->lowest_bad = g;
+    m->bad[g] = 1;
 }
 
 /* Of two blocks that share something, the one that starts first (of equals: the lower index) must be cut at the other. */
@@ -68,6 +70,7 @@ static void understand(const sizes_case *c, meaning *m) {
     wide at = 0, packed = 0, alignment = sizes->alignment > 0 ? sizes->alignment : 1;
     int counts = sizes->encoding == TEGROUP_ENCODING_COUNTS, ends = sizes->encoding == TEGROUP_ENCODING_ENDS;
     m->lowest_bad = -1;
+    memset(m->bad, 0, sizeof m->bad);
     for (int32_t g = 0; g < G; g++) {
         wide v = c->values[g], start, rows;
         if (counts) {
@@ -260,11 +263,12 @@ static void hostile_case(rng *r, sizes_case *c, int32_t groups) {
     }
 }
 
-/* Prepare into a guarded buffer of exactly the bytes that the layout asks for. NULL when the call fails. */
+/* Prepare, clamping lies, into a guarded buffer of exactly the bytes that the layout asks for. NULL when the call fails. */
+static tegroup_prepare_desc desc; /* of the last one */
 static const void *prepared(sizes_case *c, tegroup_error *error) {
-    tegroup_prepare_desc desc;
     tegroup_layout layout;
     memset(&desc, 0, sizeof desc);
+    desc.clamp = 1;
     desc.struct_size = sizeof desc;
     desc.space = TEGROUP_SPACE_HOST;
     attach(c);
@@ -274,6 +278,24 @@ static const void *prepared(sizes_case *c, tegroup_error *error) {
     desc.snapshot_bytes = layout.total_bytes;
     desc.snapshot = guarded(layout.total_bytes);
     return tegroup_prepare(&desc, NULL, error) == TEGROUP_OK ? desc.snapshot : NULL;
+}
+
+/* The same sizes without clamping: honest ones give the very same snapshot, and of lies the call names a group that lies, by a status that
+ * says how, and writes nothing. Returns what is wrong, or NULL. */
+static const char *refused(const sizes_case *c, const void *snapshot) {
+    tegroup_prepare_desc plain = desc;
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0};
+    size_t bytes = desc.snapshot_bytes;
+    plain.clamp = 0;
+    plain.snapshot = guarded(bytes);
+    guarded_remember(plain.snapshot);
+    tegroup_status status = tegroup_prepare(&plain, NULL, &error);
+    if (honest()) return status != TEGROUP_OK ? "honest sizes are refused" : memcmp(plain.snapshot, snapshot, bytes) != 0 ? "clamping changes honest sizes" : NULL;
+    if (status == TEGROUP_OK) return "a lie is not refused";
+    if (guarded_changed(plain.snapshot) != 0) return "a refused call wrote";
+    if (status != TEGROUP_ERROR_VALUE && status != TEGROUP_ERROR_CAPACITY && status != TEGROUP_ERROR_OVERLAP) return "no status for a lie";
+    if (strncmp(error.field, "shape.", 6) != 0) return "the field is not of the shape";
+    return error.got < 0 || error.got >= c->shape.groups || !want.bad[error.got] ? "the group that is named does not lie" : NULL;
 }
 
 /* What holds of every snapshot, honest or not. Returns what is broken, or NULL. */
@@ -364,6 +386,7 @@ UTEST(prepare, honest_sizes_exactly) {
         ASSERT_TRUE(snapshot != NULL);
         tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
         const char *complaint = broken(&kase, snapshot);
+        if (complaint == NULL) complaint = refused(&kase, snapshot);
         if (complaint != NULL || v.header->status != 0) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         ASSERT_EQ(v.header->status, 0u);
@@ -397,6 +420,7 @@ UTEST(prepare, hostile_sizes_stay_inside) {
         const char *complaint = broken(&kase, snapshot);
         if (complaint == NULL && (v.header->status == 0) != honest()) complaint = honest() ? "honest sizes called a lie" : "a lie went unnoticed";
         if (complaint == NULL && v.header->bad_group != want.lowest_bad) complaint = "bad_group";
+        if (complaint == NULL) complaint = refused(&kase, snapshot);
         if (complaint != NULL) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         for (int32_t g = 0; g < groups && honest(); g++) ASSERT_EQ(v.rows[g], (int64_t)want.rows[g]);
@@ -411,20 +435,21 @@ UTEST(prepare, hostile_sizes_stay_inside) {
 
 /* One planted lie: its bit, and nothing else's; the groups that it does not touch are as they were. */
 UTEST(prepare, each_lie_has_its_bit) {
-    static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4]; } lie[] = {
-        {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, INT64_MIN, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, -1, 4, 1}, {0}, 0, 20, 0, -1, {3, -1, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_COUNTS, {3, INT64_MAX, INT64_MAX, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 1, {3, 5, 0, 0}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, -5, 2}, 1, 20, TEGROUP_SNAPSHOT_START, 2, {3, 2, 0, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, 2, 5}, 1, 20, TEGROUP_SNAPSHOT_OVERLAP, 2, {3, 2, 3, 1}},
-        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
-        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_OFFSETS, {1, 3, 5, 9, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_START, 0, {2, 2, 4, 1}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 4, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 2, {3, 2, 0, 5}},
+    static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4];
+                          tegroup_status refusal; const char *field; int64_t expected; } lie[] = {
+        {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", -1},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MIN, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", -1},
+        {TEGROUP_ENCODING_COUNTS, {3, -1, 4, 1}, {0}, 0, 20, 0, -1, {3, -1, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MAX, INT64_MAX, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 1, {3, 5, 0, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, -5, 2}, 1, 20, TEGROUP_SNAPSHOT_START, 2, {3, 2, 0, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.starts", 0},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, 2, 5}, 1, 20, TEGROUP_SNAPSHOT_OVERLAP, 2, {3, 2, 3, 1}, TEGROUP_ERROR_OVERLAP, "shape.row_sizes.starts", -1},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_OFFSETS, {1, 3, 5, 9, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_START, 0, {2, 2, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", 0},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 4, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 2, {3, 2, 0, 5}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", 0},
     };
     for (size_t i = 0; i < sizeof lie / sizeof *lie; i++) {
         tegroup_error error;
@@ -447,6 +472,15 @@ UTEST(prepare, each_lie_has_its_bit) {
         EXPECT_EQ(v.header->status, lie[i].status);
         EXPECT_EQ(v.header->bad_group, lie[i].bad);
         for (int32_t g = 0; g < 4; g++) EXPECT_EQ(v.rows[g], lie[i].want[g]);
+        desc.clamp = 0;
+        guarded_remember(snapshot);
+        EXPECT_EQ(tegroup_prepare(&desc, NULL, &error), lie[i].refusal);
+        EXPECT_EQ(guarded_changed(snapshot), 0); /* honest sizes give the same again */
+        if (lie[i].refusal != TEGROUP_OK) {
+            EXPECT_STREQ(lie[i].field, error.field);
+            EXPECT_EQ(error.expected, lie[i].expected);
+            EXPECT_EQ(error.got, lie[i].bad);
+        }
         guards_release(mark);
     }
 }

@@ -402,6 +402,49 @@ UTEST(status, prepare) {
     GOOD(irregular);
 }
 
+/* Sizes in host memory that lie, each in its way: which array, which bound, which group. */
+static void counts_are(int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t counts[EXPERTS] = {a, b, c, d};
+    memcpy(w.counts, counts, sizeof counts);
+}
+static void col_counts_are(int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t counts[EXPERTS] = {a, b, c, d};
+    memcpy(w.col_counts, counts, sizeof counts);
+}
+
+UTEST(status, prepare_lies) {
+    tegroup_prepare_desc *p = &w.prepare, *q = &w.irregular;
+    const char           *rows = "shape.row_sizes.data";
+    RANGE(prepare, p->clamp, "clamp", int32_t, 0, 1);
+    RANGE(prepare, p->check_level, "check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
+    BAD(prepare, w.counts[1] = -2, VALUE, rows, -1, 1);
+    BAD(prepare, w.counts[3] = INT64_MIN, VALUE, rows, -1, 3);
+    BAD(prepare, w.counts[2] = ROWS + 1, CAPACITY, rows, ROWS, 2);
+    BAD(prepare, w.counts[0] = INT64_MAX; w.counts[1] = -7, CAPACITY, rows, ROWS, 0);
+    BAD(prepare, p->shape.row_sizes.stride = 2; counts_are(1, 3, 1, 3), OVERLAP, rows, 2, 1);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; w.starts[2] = -1, VALUE, "shape.row_sizes.starts", 0, 2);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; w.starts[3] = w.starts[1], OVERLAP, "shape.row_sizes.starts", -1, 1);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS; counts_are(3, 5, 4, 6), VALUE, rows, 0, 2);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS; counts_are(3, 5, 5, ROWS + 1), CAPACITY, rows, ROWS, 3);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS; p->shape.row_sizes.data = w.offsets; w.offsets[0] = 1; p->shape.groups = 3, VALUE, rows, 0, 0);
+    BAD(irregular, w.col_counts[3] = K + 1, VALUE, "shape.col_sizes.data", K, 3);
+    BAD(irregular, w.col_counts[2] = -1, VALUE, "shape.col_sizes.data", K, 2);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[1] = ROWS * K, CAPACITY, "shape.offsets", ROWS * K, 1);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[2] = -1, CAPACITY, "shape.offsets", ROWS * K, 2);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[3] = w.offsets[1], OVERLAP, "shape.offsets", -1, 1);
+    BAD(irregular, col_counts_are(2, 1, 1, 1); q->shape.offsets = NULL; q->shape.elements = 1, CAPACITY, "shape.elements", 1, 0);
+
+    /* an exact fit is none, and clamped none is refused */
+    spoil_nothing();
+    counts_are(ROWS - 3, -1, 0, 3);
+    GOOD(prepare);
+    spoil_nothing();
+    counts_are(ROWS, 1, -5, 1);
+    w.prepare.clamp = 1;
+    GOOD(prepare);
+    ASSERT_EQ(tegroup_snapshot_read(w.snapshot_out).header->status, (uint32_t)(TEGROUP_SNAPSHOT_CAPACITY + TEGROUP_SNAPSHOT_NEGATIVE));
+}
+
 /* Every rule of one tensor, for each operand of the three products. `cols` is what its good ld stands for. */
 #define TENSOR(call, t, name, cols_)                                                                                                \
     RANGE(call, t.shape.groups, name ".shape.groups", int32_t, 0, TEGROUP_MAX_GROUPS);                                              \
@@ -1032,6 +1075,7 @@ UTEST(status, gather) {
     x->a.data = x->d.data = NULL;
     x->gather_a.slot_of_row = NULL;
     w.prepare.shape.rows = 0;
+    counts_are(0, 0, 0, 0);
     GOOD(prepare);
     x->a.shape.snapshot = x->d.shape.snapshot = w.snapshot_out;
     GOOD(replanned_dgrad);
