@@ -794,7 +794,11 @@ typedef struct tegroup_validate_desc {
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
  * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
- * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond. */
+ * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
+ *
+ * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus infinity (of
+ * RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale and gradients, is multiplied
+ * as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -5605,26 +5609,21 @@ TEGROUP_IMPL_HD double tegroup_impl_fma_f64(double a, double b, double c) {
 #endif
 }
 
-/* x, or the bound that it passes; anything for NaN, so who calls this multiplies by x once more. */
-TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fmaxf(x, -bound), bound);
-#else
-    return x < -bound ? -bound : x > bound ? bound : x;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
-    return x < -bound ? -bound : x > bound ? bound : x;
-}
-/* |x|, but no more than where the tail below is 0; anything for NaN. */
-TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fabsf(x), 15.0f);
-#else
-    return x > -15.0f && x < 15.0f ? fabsf(x) : 15.0f;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return x > -40 && x < 40 ? fabs(x) : 40.0; }
+/* x, or the bound that it passes; NaN stays. */
+TEGROUP_IMPL_HD float tegroup_impl_at_least_f32(float x, float bound) { return x < bound ? bound : x; }
+TEGROUP_IMPL_HD float tegroup_impl_at_most_f32(float x, float bound) { return x > bound ? bound : x; }
+
+/* x, or the bound that it passes; NaN stays. */
+TEGROUP_IMPL_HD double tegroup_impl_at_least_f64(double x, double bound) { return x < bound ? bound : x; }
+TEGROUP_IMPL_HD double tegroup_impl_at_most_f64(double x, double bound) { return x > bound ? bound : x; }
+
+/* What stands for infinity where it is multiplied by 0. */
+#define TEGROUP_IMPL_LARGEST_f32 3.4028234663852886e38f
+#define TEGROUP_IMPL_LARGEST_f64 1.7976931348623157e308
+
+/* |x|, but no more than where the tail below is 0. */
+TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) { return tegroup_impl_at_most_f32(fabsf(x), 15.0f); }
+TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return tegroup_impl_at_most_f64(fabs(x), 40.0); }
 
 #if defined(__CUDA_ARCH__)
 /* 2^x, at most 2 ULP off; 0 below 2^-126. */
@@ -5652,7 +5651,7 @@ TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
     if (half) return tegroup_impl_reciprocal(__fadd_rn(1.0f, tegroup_impl_power(__fmul_rn(x, -1.442695021629333f))));
-    x = tegroup_impl_bounded_f32(x, 128.0f);
+    x = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -128.0f), 128.0f);
     high = __fmul_rn(x, -1.442695021629333f);
     low = __fmaf_rn(x, -1.442695021629333f, -high);
     low = __fmaf_rn(x, -1.925963033500e-8f, low);
@@ -5755,7 +5754,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
+ * half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5763,7 +5763,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f32(x);
         s = tegroup_impl_tail_f32(w, half, &density);
-        *slope = tegroup_impl_fma_f32(x, density, x > 0 ? (float)1 - s : s);
+        *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (float)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
@@ -5772,7 +5772,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         *slope = w + w;
         return tegroup_impl_mul_f32(w, w);
     case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
-        w = tegroup_impl_bounded_f32(x, 24);
+        w = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -24), 24);
         s = tegroup_impl_mul_f32(w, w);
         rate = tegroup_impl_fma_f32(s, (float)0.21406444881780073, (float)1.5957691216057308);
         rated = 1;
@@ -5786,10 +5786,11 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     default: break;
     }
     s = tegroup_impl_sigmoid_f32(w, half);
-    x = tegroup_impl_mul_f32(x, s);
+    x = tegroup_impl_at_least_f32(x, -TEGROUP_IMPL_LARGEST_f32);
     w = (float)1 - s;
-    *slope = tegroup_impl_fma_f32(x, rated ? tegroup_impl_mul_f32(rate, w) : w, s);
-    return x;
+    *slope = tegroup_impl_fma_f32(tegroup_impl_mul_f32(tegroup_impl_at_most_f32(x, TEGROUP_IMPL_LARGEST_f32), s),
+                                   rated ? tegroup_impl_mul_f32(rate, w) : w, s);
+    return tegroup_impl_mul_f32(x, s);
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
@@ -5818,7 +5819,8 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
+ * half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5826,7 +5828,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f64(x);
         s = tegroup_impl_tail_f64(w, half, &density);
-        *slope = tegroup_impl_fma_f64(x, density, x > 0 ? (double)1 - s : s);
+        *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (double)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
@@ -5835,7 +5837,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         *slope = w + w;
         return tegroup_impl_mul_f64(w, w);
     case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
-        w = tegroup_impl_bounded_f64(x, 24);
+        w = tegroup_impl_at_most_f64(tegroup_impl_at_least_f64(x, -24), 24);
         s = tegroup_impl_mul_f64(w, w);
         rate = tegroup_impl_fma_f64(s, (double)0.21406444881780073, (double)1.5957691216057308);
         rated = 1;
@@ -5849,10 +5851,11 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     default: break;
     }
     s = tegroup_impl_sigmoid_f64(w, half);
-    x = tegroup_impl_mul_f64(x, s);
+    x = tegroup_impl_at_least_f64(x, -TEGROUP_IMPL_LARGEST_f64);
     w = (double)1 - s;
-    *slope = tegroup_impl_fma_f64(x, rated ? tegroup_impl_mul_f64(rate, w) : w, s);
-    return x;
+    *slope = tegroup_impl_fma_f64(tegroup_impl_mul_f64(tegroup_impl_at_most_f64(x, TEGROUP_IMPL_LARGEST_f64), s),
+                                   rated ? tegroup_impl_mul_f64(rate, w) : w, s);
+    return tegroup_impl_mul_f64(x, s);
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
