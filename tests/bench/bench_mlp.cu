@@ -228,7 +228,7 @@ int main(int count_of_arguments, char **arguments) {
                 mean[work] += log(plain / fused);
                 printf("%-16s %-7s %-10s %10.1f %10.1f %7.3f", l.name, uneven ? "uneven" : "even", works[work], plain, fused, plain / fused);
                 if (work == GRADIENT) printf("  %.0f TFLOP/s, dense %.0f, %.3f of it", 2e-6 * (double)l.rows * (double)l.d * (double)l.h / fused, 2e-6 * (double)l.rows * (double)l.d * (double)l.h / median(DENSE), median(DENSE) / fused);
-                printf("%s%s\n", plan[work][1].fused ? "" : "  not fused", differences ? "  BITS DIFFER" : "");
+                printf("%s%s\n", plan[work][1].planned.fused ? "" : "  not fused", differences ? "  BITS DIFFER" : "");
             }
             fflush(stdout);
             for (void *p : held) MUST(cudaFree(p));
