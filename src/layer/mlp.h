@@ -353,13 +353,14 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     call->plans = plans;
     call->reads = call->writes = 0;
     call->count = 0;
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
-                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
-                      ERROR_UNSET, "fc1.main_grad.dtype",
-                      "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op), ERROR_UNSET,
-                      op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
-                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
+                             || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, "fc1.main_grad.dtype",
+                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
+                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
         for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);

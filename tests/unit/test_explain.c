@@ -370,8 +370,12 @@ TEST(explain, verdict_text) {
             ASSERT_EQ(strstr(text, "chosen") != NULL || strstr(text, "CHOSEN") != NULL, v[b].chosen == 1);
             if (v[b].status != TEGROUP_OK) {
                 ASSERT_TRUE(strstr(text, v[b].field) != NULL && strstr(text, v[b].rule) != NULL);
-                snprintf(number, sizeof number, "%ld", (long)v[b].got);
-                ASSERT_TRUE(strstr(text, number) != NULL);
+                const char *came = number;
+                snprintf(number, sizeof number, "got %ld)", (long)v[b].got);
+                if (v[b].reading == TEGROUP_READING_DTYPE || v[b].reading == TEGROUP_READING_DTYPES)
+                    came = tegroup_dtype_name((tegroup_dtype)v[b].got);
+                if (v[b].reading == TEGROUP_READING_SCALINGS) came = tegroup_scaling_info((tegroup_scaling)v[b].got)->name;
+                ASSERT_TRUE(strstr(text, came) != NULL);
             }
             void *mark = guards_mark();
             size_t size = (size_t)rng_int(&r, 1, length + 2), kept = size - 1 < (size_t)length ? size - 1 : (size_t)length;

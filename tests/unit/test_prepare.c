@@ -284,7 +284,7 @@ static const void *prepared(sizes_case *c, tegroup_error *error) {
  * says how, and writes nothing. Returns what is wrong, or NULL. */
 static const char *refused(const sizes_case *c, const void *snapshot) {
     tegroup_prepare_desc plain = desc;
-    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0};
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER};
     size_t bytes = desc.snapshot_bytes;
     plain.clamp = 0;
     plain.snapshot = guarded(bytes);

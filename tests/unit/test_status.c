@@ -95,6 +95,10 @@ static tegroup_status replanned_mlp(tegroup_status (*call)(const tegroup_mlp_pla
     return status != TEGROUP_OK ? status : call(&plan, &w.mlp, NULL, e);
 }
 
+static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16,
+                      REALS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32, F32 = 1u << TEGROUP_DTYPE_F32,
+                      I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64;
+
 /* One bad call, with and without somewhere to put the error. */
 #define BAD_CALL(call, with_error, without_error, what, status_name, field_name, expected_number, got_number)                      \
     do {                                                                                                                            \
@@ -126,6 +130,13 @@ static tegroup_status replanned_mlp(tegroup_status (*call)(const tegroup_mlp_pla
     } while (0)
 #define AND , /* between the arguments in NOT */
 
+/* A rule of types names them. */
+static int names_a_type(const char *text, int64_t got) {
+    char end[32];
+    snprintf(end, sizeof end, ", got %s)", tegroup_dtype_name((tegroup_dtype)got));
+    return strlen(text) > strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
 static int as_told(const char *call, const char *what, tegroup_status status, tegroup_status silent, tegroup_status wanted,
                    const char *field, int64_t expected, int64_t got) {
     char   text[1024];
@@ -141,7 +152,7 @@ static int as_told(const char *call, const char *what, tegroup_status status, te
     }
     tegroup_error_text(&error, text, sizeof text);
     told = error.native == 0 && strcmp(error.field, field) == 0 && error.rule != NULL && strlen(error.rule) > 3 && error.expected == expected &&
-           error.got == got && strstr(text, error.field) && strstr(text, error.rule) && strstr(text, tegroup_status_string(status));
+           error.got == got && (wanted != TEGROUP_ERROR_DTYPE || names_a_type(text, got)) && strstr(text, error.field) && strstr(text, error.rule) && strstr(text, tegroup_status_string(status));
     if (!told) printf("%s with %s: %s\n", call, what, text);
     if (changed < sizeof w) printf("%s with %s: byte %lu was written\n", call, what, (unsigned long)changed);
     provoked[status] += told && changed == sizeof w;
@@ -151,6 +162,37 @@ static int as_told(const char *call, const char *what, tegroup_status status, te
 #define GOOD(call) ASSERT_TRUE(call_##call(&error) == TEGROUP_OK)
 #define ADDRESSABLE ((uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1)
 #define SHIFT(pointer, bytes) (pointer = (void *)((char *)(uintptr_t)(const void *)(pointer) + (bytes)))
+
+/* Numbers are told as what they are. */
+TEST(status, readings) {
+    static const struct {
+        tegroup_reading reading;
+        int64_t         expected, got;
+        const char     *text;
+    } cases[] = {
+        {TEGROUP_READING_NUMBER, 4, -1, "(expected 4, got -1)"},
+        {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_UNSET, "(expected F64, got UNSET)"},
+        {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_I64, 11, "(expected I64, got 11)"},
+        {TEGROUP_READING_DTYPE, TEGROUP_DTYPE_BF16, -3, "(expected BF16, got -3)"},
+        {TEGROUP_READING_DTYPES, 1 << TEGROUP_DTYPE_I32, TEGROUP_DTYPE_F32, "(expected I32, got F32)"},
+        {TEGROUP_READING_DTYPES, 1 << TEGROUP_DTYPE_I32 | 1 << TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F32, "(expected I32 or I64, got F32)"},
+        {TEGROUP_READING_DTYPES, 0x7FE, 0, "(expected F64, F32, F16, BF16, F8E4M3, F8E5M2, F4E2M1, F8E8M0, I32 or I64, got UNSET)"},
+        {TEGROUP_READING_SCALING, TEGROUP_SCALING_NONE, TEGROUP_SCALING_NVFP4, "(expected none, got nvfp4)"},
+        {TEGROUP_READING_SCALINGS, 0x7F, 7, "(expected none, tensor, row, block_1x128, block_128x128, mxfp8 or nvfp4, got 7)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tegroup_error e = {TEGROUP_ERROR_DTYPE, 0, "field", "rule", cases[i].expected, cases[i].got, cases[i].reading};
+        tegroup_verdict v = {TEGROUP_BACKEND_SM90, 0, TEGROUP_ERROR_UNSUPPORTED, "field", "rule", cases[i].expected, cases[i].got,
+                             cases[i].reading, -1, 0, 0};
+        char text[256], wanted[256];
+        snprintf(wanted, sizeof wanted, "a data type is not allowed here: field rule %s", cases[i].text);
+        ASSERT_EQ(tegroup_error_text(&e, text, sizeof text), (int)strlen(wanted));
+        ASSERT_STREQ(text, wanted);
+        snprintf(wanted, sizeof wanted, "sm90             refused: field rule %s", cases[i].text);
+        ASSERT_EQ(tegroup_verdict_text(&v, text, sizeof text), (int)strlen(wanted));
+        ASSERT_STREQ(text, wanted);
+    }
+}
 
 /* The good calls are good; otherwise nothing below means anything. */
 TEST(status, good_calls) {
@@ -340,8 +382,8 @@ TEST(status, prepare) {
     RANGE(prepare, p->shape.cols, "shape.cols", int64_t, 0, TEGROUP_MAX_COLS);
     BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_UNSET, UNSET, "shape.row_sizes.encoding", TEGROUP_ENCODING_COUNTS, 0);
     BAD(prepare, p->shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
-    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, 0);
-    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_F64, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F64);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", I32 | I64, 0);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_F64, DTYPE, "shape.row_sizes.dtype", I32 | I64, TEGROUP_DTYPE_F64);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, VALUE, "shape.row_sizes.dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.row_sizes.space", TEGROUP_SPACE_HOST, 0);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
@@ -359,8 +401,8 @@ TEST(status, prepare) {
     BAD(prepare, p->shape.row_sizes.starts = w.starts; p->shape.row_sizes.stride = 8, COMBINATION, "shape.row_sizes.stride", 0, 8);
     BAD(prepare, p->shape.row_sizes.starts = w.starts; p->shape.row_sizes.alignment = 8, COMBINATION, "shape.row_sizes.alignment", 1, 8);
     BAD(prepare, p->shape.row_sizes.stride = 8; p->shape.row_sizes.alignment = 4, COMBINATION, "shape.row_sizes.alignment", 1, 4);
-    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.col_sizes.dtype", TEGROUP_DTYPE_I64, 0);
-    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_BF16, DTYPE, "shape.col_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_BF16);
+    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.col_sizes.dtype", I32 | I64, 0);
+    BAD(irregular, q->shape.col_sizes.dtype = TEGROUP_DTYPE_BF16, DTYPE, "shape.col_sizes.dtype", I32 | I64, TEGROUP_DTYPE_BF16);
     BAD(irregular, q->shape.col_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.col_sizes.space", TEGROUP_SPACE_HOST, 0);
     BAD(irregular, q->shape.col_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.col_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(irregular, q->shape.col_sizes.data = NULL, NULL_ARGUMENT, "shape.col_sizes.data", 1, 0);
@@ -518,8 +560,8 @@ TEST(status, gemm_options) {
     BAD(problem, f->options.data_alignment_bytes = 48, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 48);
     BAD(problem, f->options.data_alignment_bytes = 512, VALUE, "options.data_alignment_bytes", TEGROUP_ALIGNMENT, 512);
     NOT_NEGATIVE(problem, f->options.stream_count, "options.stream_count");
-    BAD(problem, f->alpha.dtype = TEGROUP_DTYPE_F16, DTYPE, "alpha.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
-    BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_I32);
+    BAD(problem, f->alpha.dtype = TEGROUP_DTYPE_F16, DTYPE, "alpha.dtype", REALS, TEGROUP_DTYPE_F16);
+    BAD(problem, f->beta.dtype = TEGROUP_DTYPE_I32, DTYPE, "beta.dtype", REALS, TEGROUP_DTYPE_I32);
 }
 
 TEST(status, gemm_shapes) {
@@ -555,8 +597,8 @@ TEST(status, gemm_dtypes) {
     BAD(problem, f->d.dtype = TEGROUP_DTYPE_F64, DTYPE, "d.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F64, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
-    BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F8E4M3);
-    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", FLOATS, TEGROUP_DTYPE_F8E4M3);
+    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
 }
 
 /* Every group alike. */
@@ -1083,9 +1125,6 @@ TEST(status, gather) {
 }
 
 /* Every rule of one matrix, and of one that the others fix the extents of. */
-static const uint32_t FLOATS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16,
-                      REALS = 1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32, F32 = 1u << TEGROUP_DTYPE_F32,
-                      I32 = 1u << TEGROUP_DTYPE_I32, I64 = 1u << TEGROUP_DTYPE_I64;
 #define MATRIX(call, m, name, dtypes)                                                                                               \
     BAD(call, m.dtype = TEGROUP_DTYPE_COUNT, VALUE, name ".dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);                   \
     BAD(call, m.dtype = TEGROUP_DTYPE_F8E5M2, DTYPE, name ".dtype", dtypes, TEGROUP_DTYPE_F8E5M2);                                  \
@@ -1538,7 +1577,7 @@ TEST(status, linear_plan) {
     BAD(linear_plan, ABSENT(dgrad_out), COMBINATION, "grad_row_scale", 1, 0);
     BAD(linear_plan, w.linear.row_scale = NULL; w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
     BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(linear_plan, w.linear.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
     BAD(linear_plan, w.linear.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(linear_plan, w.linear.accumulate = 2, VALUE, "accumulate", 1, 2);
     BAD(linear_plan, w.linear.accumulate = 1; ABSENT(main_grad); ABSENT(bias_grad), COMBINATION, "accumulate", 0, 1);
@@ -1756,10 +1795,10 @@ TEST(status, mlp_plan) {
     BAD(mlp_plan, w.mlp.recompute = 1; MLP_ABSENT(grad_preactivation); MLP_ABSENT(dgrad_out); MLP_ABSENT(grad_row_scale); MLP_ABSENT(fc1.main_grad);
         MLP_ABSENT(fc1.bias_grad), COMBINATION, "recompute", 0, 1);
     BAD(mlp_plan, w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET, UNSET, "row_scale_dtype", TEGROUP_DTYPE_F32, 0);
-    BAD(mlp_plan, w.mlp.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
+    BAD(mlp_plan, w.mlp.row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", REALS, TEGROUP_DTYPE_BF16);
     BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET, COMBINATION, "grad_row_scale", 1, 0);
     BAD(mlp_plan, w.mlp.row_scale = NULL; w.mlp.row_scale_dtype = TEGROUP_DTYPE_UNSET; MLP_ABSENT(grad_row_scale), COMBINATION, "fc2_bias_scaled", 0, 1);
-    BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F16);
+    BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F16, DTYPE, "grad_row_scale.dtype", REALS, TEGROUP_DTYPE_F16);
     BAD(mlp_plan, w.mlp.grad_row_scale.dtype = TEGROUP_DTYPE_F64, DTYPE, "grad_row_scale.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(mlp_plan, w.mlp.fc2.bias.dtype = TEGROUP_DTYPE_BF16, UNSUPPORTED, "grad_row_scale", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
     BAD(mlp_plan, w.mlp.accumulate = 2, VALUE, "accumulate", 1, 2);
