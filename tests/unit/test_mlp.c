@@ -310,6 +310,12 @@ TEST(mlp, fusion_of_another_machine) {
     d.fusion = TEGROUP_FUSION_REQUIRED;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_OK);
     ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_FORWARD);
+    for (d.options.data_alignment_bytes = 2; d.options.data_alignment_bytes < 32; d.options.data_alignment_bytes *= 2) {
+        const int whole = d.options.data_alignment_bytes >= 16; /* of what the epilogue reads and writes at once */
+        ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), whole ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED);
+        if (!whole) ASSERT_TRUE(strstr(error.rule, "options.data_alignment_bytes is less") != NULL);
+    }
+    d.options.data_alignment_bytes = 0;
     ampere.built = 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED, ampere.sm = 100, ampere.cublaslt_version = 131000;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("fusion", error.field);
