@@ -151,7 +151,7 @@ struct cublasLtContext;
 #define TEGROUP_STATUS_LIST(X)                                                                       \
     X(OK, 0, "ok")                                                                                   \
     X(ERROR_NULL_ARGUMENT, 1, "a required pointer is NULL")                                          \
-    X(ERROR_STRUCT_SIZE, 2, "struct_size is not the size of this version's struct")                  \
+    X(ERROR_STRUCT_SIZE, 2, "struct_size is not that of this version's struct, nor of an older one")  \
     X(ERROR_UNSET, 3, "a required enum was left at zero")                                            \
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \
@@ -838,7 +838,7 @@ typedef struct tegroup_activation_desc {
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
-    tegroup_matrix     output;      /* out [rows, width]                                                          */
+    tegroup_matrix     output;      /* out [rows, width]; not gated: may be input itself, with its ld and dtype   */
 } tegroup_activation_desc;
 
 /* Gradient of the above. */
@@ -852,7 +852,8 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself           */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld and dtype,
+                                          and grad_output where not gated                                         */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
@@ -1077,9 +1078,12 @@ typedef struct tegroup_chain_op {
  * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
-    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op. May be x, of
+                                       the same dtype, for BIAS, SCALE without grad_row_scale, and an ACTIVATION that has no
+                                       gate and whose dx is not computed                                           */
     tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
-                                       Not taken by BIAS                                                           */
+                                       Not taken by BIAS. May be dy, of the same dtype, for SCALE and an ACTIVATION that has
+                                       no gate                                                                     */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
     tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */
@@ -1536,6 +1540,25 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
  * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
+/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at their end, and a
+ * function reads no further than struct_size. */
+static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
+    return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
+}
+#define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
+/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
+#define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
+    do {                                                                                                               \
+        TEGROUP_IMPL_RULE((desc) != NULL, ERROR_NULL_ARGUMENT, #desc, "must not be NULL", 1, 0);                       \
+        TEGROUP_IMPL_RULE(tegroup_impl_size_fits((desc)->struct_size, sizeof taken), ERROR_STRUCT_SIZE, "struct_size", \
+                          TEGROUP_IMPL_SIZE_RULE, sizeof taken, (desc)->struct_size);                                  \
+        if ((desc)->struct_size < sizeof taken) {                                                                      \
+            memset(&taken, 0, sizeof taken);                                                                           \
+            memcpy(&taken, (desc), (desc)->struct_size);                                                               \
+            taken.struct_size = sizeof taken;                                                                          \
+            (desc) = &taken;                                                                                           \
+        }                                                                                                              \
+    } while (0)
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \
@@ -2473,11 +2496,8 @@ static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_mat
     return TEGROUP_OK;
 }
 
-/* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
-                                                     tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
-                      expected, struct_size);
+/* Where all that a descriptor points to is. */
+static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
@@ -3061,8 +3081,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
@@ -3117,10 +3136,12 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;
     (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 
@@ -3212,8 +3233,9 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
                       o->stream_count);
     TEGROUP_IMPL_RULE(o->host_sizes_final == 0 || o->host_sizes_final == 1, ERROR_VALUE, "options.host_sizes_final",
                       "must be 0 or 1", 1, o->host_sizes_final);
-    TEGROUP_IMPL_RULE(!o->cublaslt_functions || o->cublaslt_functions->struct_size == sizeof *o->cublaslt_functions,
-                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", "must be the size of the struct",
+    TEGROUP_IMPL_RULE(!o->cublaslt_functions
+                          || tegroup_impl_size_fits(o->cublaslt_functions->struct_size, sizeof *o->cublaslt_functions),
+                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", TEGROUP_IMPL_SIZE_RULE,
                       sizeof *o->cublaslt_functions, o->cublaslt_functions->struct_size);
     return TEGROUP_OK;
 }
@@ -3380,7 +3402,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
@@ -3441,7 +3463,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
 
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
@@ -4574,13 +4597,17 @@ static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, c
     return 1;
 }
 
-static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                      "must be the size of the struct", sizeof *given, given->struct_size);
-    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
-                      given->cublaslt_version);
-    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
+                      "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
+    memset(target, 0, sizeof *target);
+    memcpy(target, given, given->struct_size);
+    target->struct_size = sizeof *target;
+    TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
+    TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }
 
@@ -4590,8 +4617,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
-        *target = *given;
+        TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
         target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
 #if defined(TEGROUP_IMPL_CUDA)
@@ -4601,7 +4627,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
-    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
+    if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
 
@@ -4767,9 +4793,10 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                            tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_gemm_desc taken;
     tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
     tegroup_plan plan;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     memcpy(verdicts, said, sizeof said);
@@ -4806,7 +4833,8 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                              tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
@@ -5433,15 +5461,22 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* In the words of tegroup_gemm. */
+static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
 
-/* What tegroup_gemm_check has passed. */
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    return tegroup_impl_gemm_check_own(plan, desc, error);
+}
+
+/* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     (void)stream, (void)error;
@@ -5454,7 +5489,10 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
@@ -5477,12 +5515,13 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tune_desc taken;
+    tegroup_gemm_desc gemm_taken;
+    const tegroup_gemm_desc *gemm;
     int32_t i;
     (void)stream;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
                       desc->overwrite);
@@ -5493,10 +5532,14 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    gemm = desc->gemm;
+    TEGROUP_IMPL_TAKE(gemm, gemm_taken);
+    taken = *desc;
+    taken.gemm = gemm;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, &taken, stream, error);
 #endif
-    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = -1;
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && taken.milliseconds; i++) taken.milliseconds[i] = -1;
     return TEGROUP_OK;
 }
 
@@ -5562,14 +5605,12 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
 TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same;
+    tegroup_gemm_desc same; /* an older descriptor is completed in it */
     tegroup_plan made;
     uint64_t hash;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, same);
     TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
     TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
                       TEGROUP_SAVED_PLAN_BYTES, size);
     memcpy(&saved, bytes, sizeof saved);
@@ -5977,6 +6018,7 @@ static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int6
     return tegroup_impl_load_f32(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
+/* A piece of the row is read before its results are stored, so output may be input. */
 static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -5997,7 +6039,7 @@ static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc
     }
 }
 
-/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
 static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6033,6 +6075,7 @@ static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int
     return tegroup_impl_load_f64(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
+/* A piece of the row is read before its results are stored, so output may be input. */
 static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6053,7 +6096,7 @@ static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc
     }
 }
 
-/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
 static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6121,30 +6164,42 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
 
 /* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
 typedef struct tegroup_impl_matrix_name {
-    const char *paths[5]; /* as TEGROUP_IMPL_MATRIX_PATHS */
-    const char *apart;
+    const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
+    const char *apart;       /* the rule of another that shares its memory */
+    const char *apart_or_it; /* ... and may do so where it is this one, and the operation in place */
 } tegroup_impl_matrix_name;
 
 typedef struct tegroup_impl_activation_names {
     tegroup_impl_matrix_name input, row_scale, output, grad_output, grad_input, grad_row_scale;
-    const char *in_place; /* the rule of a grad_input that shares memory with input */
     const char *snapshot;
 } tegroup_impl_activation_names;
 
 static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
 #define TEGROUP_IMPL_OWN(name)                                                                                         \
-    { TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name }
-    static const tegroup_impl_activation_names names = {
-        TEGROUP_IMPL_OWN("input"),
-        TEGROUP_IMPL_OWN("row_scale"),
-        TEGROUP_IMPL_OWN("output"),
-        TEGROUP_IMPL_OWN("grad_output"),
-        TEGROUP_IMPL_OWN("grad_input"),
-        TEGROUP_IMPL_OWN("grad_row_scale"),
-        "must not overlap input, unless it is input with the same ld and dtype",
-        "snapshot"};
+    {                                                                                                                  \
+        TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name,                                                     \
+            "must not overlap " name ", unless it is " name " with the same ld and dtype"                              \
+    }
+    static const tegroup_impl_activation_names names = {TEGROUP_IMPL_OWN("input"),
+                                                        TEGROUP_IMPL_OWN("row_scale"),
+                                                        TEGROUP_IMPL_OWN("output"),
+                                                        TEGROUP_IMPL_OWN("grad_output"),
+                                                        TEGROUP_IMPL_OWN("grad_input"),
+                                                        TEGROUP_IMPL_OWN("grad_row_scale"),
+                                                        "snapshot"};
 #undef TEGROUP_IMPL_OWN
     return &names;
+}
+
+/* A result that may be an operand: each of its elements comes from the one in the same place. in_place 0: it may not. */
+static inline tegroup_status tegroup_impl_check_apart_or_it(const tegroup_matrix *out, const char *field,
+                                                            const tegroup_matrix *other,
+                                                            const tegroup_impl_matrix_name *name, int in_place,
+                                                            tegroup_error *error) {
+    if (in_place && out->data == other->data && out->dtype == other->dtype
+        && tegroup_impl_matrix_ld(out) == tegroup_impl_matrix_ld(other))
+        return TEGROUP_OK;
+    return tegroup_impl_check_matrix_apart(out, field, other, in_place ? name->apart_or_it : name->apart, error);
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
@@ -6152,8 +6207,7 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                            const tegroup_impl_activation_names *names,
                                                            tegroup_error *error) {
     const char *const *output = names->output.paths;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -6162,8 +6216,8 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
                                                  TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->input, names->input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->output, output[0], &desc->input, &names->input,
+                                                    !tegroup_impl_gated(desc->activation), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
@@ -6194,6 +6248,8 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    tegroup_activation_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
 }
@@ -6219,9 +6275,7 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
                                                                     tegroup_error *error) {
     const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
     int64_t rows, cols;
-    int in_place;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(
@@ -6235,15 +6289,12 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
-               && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
                                                      names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                                     names->grad_output.apart, error));
-    if (!in_place)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->input, names->in_place, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                                    &names->grad_output, !tegroup_impl_gated(desc->activation), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->input, &names->input, 1, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
                                                      names->input.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
@@ -6284,6 +6335,8 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_activation_backward_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
@@ -6645,8 +6698,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
 /* The layer's own rules. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
                                                        tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, layer);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
@@ -6656,7 +6708,9 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
                                                tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_impl_layer layer;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
@@ -6670,9 +6724,11 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
                                                     tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_linear_plan made;
     tegroup_impl_layer layer;
     int product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -6683,40 +6739,45 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     return TEGROUP_OK;
 }
 
+/* A call: its layer points into the descriptor that it took. */
+typedef struct tegroup_impl_linear_call {
+    tegroup_linear_desc taken;
+    tegroup_impl_layer layer;
+} tegroup_impl_linear_call;
+
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
-static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear_plan *plan,
-                                                            const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
-                                                            tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
+                                                       const tegroup_linear_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    tegroup_impl_linear_layer(desc, layer);
+    TEGROUP_IMPL_TAKE(desc, call->taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    tegroup_impl_linear_layer(desc, &call->layer);
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_dgrad(&layer, plan, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
 /* ==== [42] Grouped MLP: tensors and rules ==== */
@@ -6781,15 +6842,19 @@ static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 /* What the activation's matrices are here. */
 static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
 #define TEGROUP_IMPL_ROWS(name)                                                                                        \
-    { {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name }
+    {                                                                                                                  \
+        {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name,   \
+            "must not overlap " name ", unless it is " name " with the same dtype"                                     \
+    }
     static const tegroup_impl_activation_names names = {
         TEGROUP_IMPL_ROWS("preactivation"),
-        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"}, "must not overlap row_scale"},
+        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"},
+         "must not overlap row_scale",
+         NULL},
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("grad_preactivation"),
         TEGROUP_IMPL_ROWS("grad_row_scale"),
-        "must not overlap preactivation, unless it is preactivation with the same dtype",
         "input.shape.snapshot"};
 #undef TEGROUP_IMPL_ROWS
     return &names;
@@ -6983,8 +7048,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                                                     tegroup_error *error) {
     int64_t width;
     int i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
@@ -7224,9 +7288,11 @@ static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc
 
 TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     tegroup_mlp_plan made;
     int layer, product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -7288,8 +7354,10 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
@@ -7386,8 +7454,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
                                                     const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
     int layer, product;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     call->desc = desc;
     call->plans = plans;
     call->reads = call->writes = 0;
@@ -7641,24 +7708,30 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
@@ -7860,6 +7933,7 @@ static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *ch
     for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
         return "the linear after it scales its bias by other numbers";
+    if (chain->values[i + 2].data && chain->values[i + 2].data == chain->values[i + 1].data) return "it works in place";
     for (j = 0; j < 3; j++)
         if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
             return "it and its neighbours have different routings";
@@ -7891,8 +7965,7 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
 /* The descriptor's own numbers, and its input. */
 static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
     static const char *const input[] = TEGROUP_IMPL_PATHS("input");
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
@@ -8061,6 +8134,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+    int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
 static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
@@ -8076,6 +8150,54 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Does op i put its results where it reads them from? */
+static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                              int32_t i, int backward) {
+    const void *from = backward ? chain->grads[i + 1].data : chain->values[i].data,
+               *to = backward ? chain->grads[i].data : chain->values[i + 1].data;
+    return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
+}
+
+/* It may where each element comes from the one that lies there and, forward, its backward does not read that one again. */
+static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
+                                                               const tegroup_impl_chain *chain, int32_t i, int backward,
+                                                               tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_dtype from = backward ? chain->grads[i + 1].dtype : chain->values[i].dtype,
+                        to = backward ? chain->grads[i].dtype : chain->values[i + 1].dtype;
+    const int by_element = op->kind == TEGROUP_CHAIN_BIAS || op->kind == TEGROUP_CHAIN_SCALE
+                           || (op->kind == TEGROUP_CHAIN_ACTIVATION && !tegroup_impl_gated(op->activation)
+                               && (i == 0 || !(chain->fused >> (i - 1) & 1u))),
+              read_again = !backward
+                           && (op->kind == TEGROUP_CHAIN_SCALE
+                                   ? TEGROUP_IMPL_THERE(chain->arguments[i].grad_row_scale)
+                                   : op->kind == TEGROUP_CHAIN_ACTIVATION && TEGROUP_IMPL_THERE(chain->grads[i]));
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_chain_in_place(desc, chain, i, backward) || (by_element && !read_again && from == to),
+        ERROR_OVERLAP, backward ? "arguments.grad_input.data" : "arguments.out.data",
+        backward ? "must not overlap the gradient that its op reads, unless it is that with the same dtype, "
+                   "of a SCALE or an ACTIVATION without gate"
+                 : "must not overlap what its op reads, unless it is that with the same dtype, of a BIAS, a "
+                   "SCALE or an ACTIVATION without gate, and backward does not read it again",
+        0, 1);
+    return TEGROUP_OK;
+}
+
+/* Where op i puts its results: a buffer of its own, or the one that it reads, which is then written. */
+static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                  int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    if (backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS) return; /* it hands the gradient on */
+    if (!TEGROUP_IMPL_THERE(*(backward ? &given->grad_input : &given->out))) buffers->next = -1;
+    else if (buffers->next >= 0 && tegroup_impl_chain_in_place(desc, chain, i, backward))
+        buffers->all[buffers->next].writes = 1;
+    else {
+        buffers->next = buffers->count;
+        if (backward) tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
+        else tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 1);
+    }
 }
 
 /* What op i touches in this direction. */
@@ -8094,9 +8216,9 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);
     if (linear && backward) tegroup_impl_chain_add_tensor(buffers, &weights->main_grad, "main_grad.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->out)
-        && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
-        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, !backward);
+    tegroup_impl_chain_add_results(desc, chain, i, backward, buffers);
+    if (backward && TEGROUP_IMPL_THERE(given->out) && i + 1 < desc->op_count) /* what the last gave is not read */
+        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 0);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_chain_add(buffers,
                                tegroup_impl_buffer_of(given->row_scale,
@@ -8107,8 +8229,6 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
                                i);
     if (!backward) return;
     tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->grad_input))
-        tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
 }
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
@@ -8123,7 +8243,13 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     buffers.count = 0;
     tegroup_impl_chain_add_tensor(&buffers, &desc->input, "input.data", -1, 0);
     if (backward) tegroup_impl_chain_add_tensor(&buffers, &chain->grads[desc->op_count], "grad_output.data", -1, 0);
-    for (i = 0; i < desc->op_count; i++) tegroup_impl_chain_op_buffers(desc, chain, i, backward, &buffers);
+    buffers.next = buffers.count - 1;
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_in_place(desc, chain, i, backward, error));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        tegroup_impl_chain_op_buffers(desc, chain, backward ? desc->op_count - 1 - i : i, backward, &buffers);
     tegroup_impl_chain_add(&buffers, tegroup_impl_workspace_buffer(&desc->options, workspace_bytes), -1);
     tegroup_impl_chain_add(
         &buffers,
@@ -8138,7 +8264,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
-    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
 }
 
@@ -8488,12 +8614,13 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
                                                      tegroup_chain_plan *plan, tegroup_impl_chain *chain,
                                                      tegroup_error *error) {
     tegroup_chain_plan made;
+    tegroup_target taken;
     tegroup_layout saved, workspace;
     size_t bytes;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    if (target) TEGROUP_IMPL_TRY(tegroup_impl_check_target(target, error));
+    if (target) TEGROUP_IMPL_TRY(tegroup_impl_take_target(target, &taken, error));
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
@@ -8519,8 +8646,11 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
 
 TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
                                                    tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -8562,8 +8692,11 @@ static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *
 TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -8705,8 +8838,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     char *gradients = NULL;
     chain->at = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
-    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace)
-        gradients = (char *)desc->options.workspace + plan->op_bytes;
+    if (desc->options.workspace) gradients = (char *)desc->options.workspace + plan->op_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
@@ -8733,15 +8865,21 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -8881,12 +9019,13 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
     tegroup_impl_buffer buffers[3];
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
@@ -9051,9 +9190,10 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
 
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_router_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     tegroup_impl_layout_begin(layout);
@@ -9064,6 +9204,7 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    tegroup_router_desc taken;
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -9075,8 +9216,8 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
@@ -9165,6 +9306,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    tegroup_router_backward_desc taken;
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
@@ -9173,8 +9315,8 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     int64_t tokens, t;
     int32_t j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
@@ -9352,7 +9494,7 @@ static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
 
 static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
                                                                   tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.rows",
@@ -9363,8 +9505,9 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
                                                       tegroup_error *error) {
+    tegroup_permutation_desc taken;
     int64_t runs;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
@@ -9386,6 +9529,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    tegroup_permutation_desc taken;
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
@@ -9396,7 +9540,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     int64_t tokens, k, t, j, row, *slots;
     int32_t g;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
@@ -9449,13 +9593,13 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            int64_t *counter, taken, to = -1;
+            int64_t *counter, rows, to = -1;
             if (e >= 0 && e < view.header->groups && view.rows[e] > 0) {
                 counter = &slots[view.start[e] + view.rows[e] - 1];
-                if (*counter < 0) { /* not full */
-                    taken = -2 - *counter;
-                    to = view.start[e] + taken;
-                    if (taken + 1 < view.rows[e]) *counter = -2 - (taken + 1);
+                if (*counter < 0) {       /* not full */
+                    rows = -2 - *counter; /* taken before */
+                    to = view.start[e] + rows;
+                    if (rows + 1 < view.rows[e]) *counter = -2 - (rows + 1);
                     slots[to] = t * k + j;
                 }
             }
@@ -9469,6 +9613,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_permute_desc taken;
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -9476,8 +9621,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     const int64_t *slots;
     int64_t row;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
@@ -9512,14 +9657,15 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
     int64_t t;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
@@ -9548,6 +9694,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -9557,8 +9704,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,

@@ -678,6 +678,7 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -822,7 +823,7 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be input. Rows are found anew at each step:
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
  * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
@@ -2751,10 +2752,12 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
 /* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
  * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
+    const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
-    if (desc->options.cublaslt_functions) return *desc->options.cublaslt_functions;
     memset(&f, 0, sizeof f);
+    if (given) memcpy(&f, given, given->struct_size);
     f.struct_size = sizeof f;
+    if (given) return f;
 #if !defined(_WIN32)
     static const char *const names[] = {"libcublasLt.so.14", "libcublasLt.so.13", "libcublasLt.so.12",
                                         "libcublasLt.so"};

@@ -405,11 +405,8 @@ static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_mat
     return TEGROUP_OK;
 }
 
-/* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
-                                                     tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
-                      expected, struct_size);
+/* Where all that a descriptor points to is. */
+static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;

@@ -253,15 +253,22 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* In the words of tegroup_gemm. */
+static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
 
-/* What tegroup_gemm_check has passed. */
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    return tegroup_impl_gemm_check_own(plan, desc, error);
+}
+
+/* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     (void)stream, (void)error;
@@ -274,6 +281,9 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }

@@ -427,8 +427,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
@@ -483,10 +482,12 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;
     (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 

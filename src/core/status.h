@@ -4,7 +4,7 @@
 #define TEGROUP_STATUS_LIST(X)                                                                       \
     X(OK, 0, "ok")                                                                                   \
     X(ERROR_NULL_ARGUMENT, 1, "a required pointer is NULL")                                          \
-    X(ERROR_STRUCT_SIZE, 2, "struct_size is not the size of this version's struct")                  \
+    X(ERROR_STRUCT_SIZE, 2, "struct_size is not that of this version's struct, nor of an older one")  \
     X(ERROR_UNSET, 3, "a required enum was left at zero")                                            \
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \

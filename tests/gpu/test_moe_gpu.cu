@@ -223,6 +223,63 @@ TEST(moe_gpu, activations) {
     print_totals("activations");
 }
 
+/* A copy in memory of its own. */
+static tegroup_matrix copied(const tegroup_matrix *m) {
+    tegroup_matrix copy = *m;
+    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(m);
+    if (bytes == 0) return copy;
+    MUST(cudaMalloc(&copy.data, bytes));
+    MUST(cudaMemcpy(copy.data, m->data, bytes, cudaMemcpyDeviceToDevice));
+    return copy;
+}
+static int same_rows(const gate_case *c, const tegroup_matrix *a, const tegroup_matrix *b) {
+    const size_t element = (size_t)tegroup_dtype_bits(a->dtype) / 8, width = (size_t)a->cols * element;
+    unsigned char *x = (unsigned char *)malloc(2 * width + 1), *y = x + width;
+    int same = 1;
+    for (int64_t row = 0; row < c->rows && width > 0; row++) {
+        if (!owned(c, row)) continue;
+        MUST(cudaMemcpy(x, (char *)a->data + (size_t)(row * tegroup_impl_matrix_ld(a)) * element, width, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(y, (char *)b->data + (size_t)(row * tegroup_impl_matrix_ld(b)) * element, width, cudaMemcpyDeviceToHost));
+        same &= memcmp(x, y, width) == 0;
+    }
+    free(x);
+    return same;
+}
+
+/* Where there is no gate a result may lie where an operand does, with the same bits. */
+TEST(moe_gpu, activations_in_place) {
+    rng r = rng_seed(5009);
+    for (int64_t i = scaled(1) * 8 * ACTIVATIONS; i > 0; i--) {
+        if (is_gated(activations[i % ACTIVATIONS])) continue;
+        void *mark = guards_mark();
+        const int vectors = (int)(i / ACTIVATIONS % 2);
+        const tegroup_dtype dtype = dtypes[i / ACTIVATIONS / 2 % 4];
+        gate_case c;
+        gate_make(&c, &r, vectors, activations[i % ACTIVATIONS], dtype, dtype, 0, 2, rng_int(&r, 1, 300), vectors ? 8 * rng_int(&r, 1, 40) : rng_int(&r, 1, 70), (int32_t)rng_int(&r, 0, 5));
+        c.b.grad_input = matrix(&r, vectors, dtype, c.rows, c.width);
+        c.f.snapshot = c.b.snapshot = c.snapshot;
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        tegroup_activation_desc f_in_place = f;
+        tegroup_activation_backward_desc b_in_place = b;
+        f_in_place.input = f_in_place.output = copied(&f.input);
+        b_in_place.grad_output = b_in_place.grad_input = copied(&b.grad_output);
+        b_in_place.grad_row_scale = copied(&b.grad_row_scale);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        RUN(tegroup_activation_forward(&f_in_place, NULL, error));
+        RUN(tegroup_activation_backward(&b_in_place, NULL, error));
+        ASSERT_TRUE(same_rows(&c, &f.output, &f_in_place.output));
+        ASSERT_TRUE(same_rows(&c, &b.grad_input, &b_in_place.grad_input));
+        if (b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_TRUE(same_rows(&c, &b.grad_row_scale, &b_in_place.grad_row_scale));
+        if (f_in_place.output.data != f.input.data) MUST(cudaFree(f_in_place.output.data));
+        if (b_in_place.grad_input.data != b.grad_output.data) MUST(cudaFree(b_in_place.grad_input.data));
+        if (b_in_place.grad_row_scale.data != b.grad_row_scale.data) MUST(cudaFree(b_in_place.grad_row_scale.data));
+        guards_release(mark);
+    }
+}
+
 /* A snapshot of thousands of groups, one that is none, and one whose numbers lead outside. */
 TEST(moe_gpu, activations_and_odd_snapshots) {
     rng r = rng_seed(5002);

@@ -579,6 +579,7 @@ TEST(moe, activations) {
 /* grad_input may be input; and halves or interleaved, the same numbers come out. */
 TEST(moe, activations_in_place_and_either_arrangement) {
     rng r = rng_seed(4010);
+    int64_t in_place = 0;
     for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -609,9 +610,41 @@ TEST(moe, activations_in_place_and_either_arrangement) {
             }
             if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
         }
+        other = c; /* where there is no gate each result may lie where an operand does */
+        other.f.output = other.f.input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        other.b.grad_output = other.b.grad_input = matrix(&r, dtype, c.rows, c.width);
+        tegroup_error error;
+        if (gated && c.rows > 0 && c.width > 0) {
+            other.f.output.cols = c.width, other.f.output.ld = other.f.input.cols;
+            ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, &error), TEGROUP_ERROR_OVERLAP);
+            ASSERT_STREQ(error.rule, "must not overlap input");
+        }
+        if (!gated && c.f.output.dtype == dtype && c.b.grad_input.dtype == dtype && c.b.grad_output.dtype == dtype) {
+            for (int64_t row = 0; row < c.rows; row++)
+                for (int64_t j = 0; j < c.width; j++)
+                    set(&other.f.input, row, j, at(&c.f.input, row, j)), set(&other.b.grad_output, row, j, at(&c.b.grad_output, row, j));
+            if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) other.b.grad_row_scale = matrix(&r, scalars, c.rows, 1);
+            ASSERT_EQ(tegroup_activation_backward(&other.b, NULL, NULL), TEGROUP_OK);
+            ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
+            for (int64_t row = 0; row < c.rows; row++) {
+                if (!owned(&c, row)) continue;
+                in_place++;
+                for (int64_t j = 0; j < c.width; j++) {
+                    ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
+                    ASSERT_EQ(at(&c.b.grad_input, row, j), at(&other.b.grad_input, row, j));
+                }
+                if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
+            }
+            if (c.rows > 0 && c.width > 1) { /* but not one element on */
+                other.f.output.data = (char *)other.f.input.data + (dtype == TEGROUP_DTYPE_F64 ? 8 : dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+                ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, &error), TEGROUP_ERROR_OVERLAP);
+                ASSERT_STREQ(error.rule, "must not overlap input, unless it is input with the same ld and dtype");
+            }
+        }
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
+    ASSERT_GT(in_place, 0);
 }
 
 /* Differences across a kink mean nothing: of the gate at 0 and at the limit, of up at the limits. */

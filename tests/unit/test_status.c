@@ -256,11 +256,78 @@ TEST(status, null_arguments) {
     NOT(validate, NULL AND NULL, NULL_ARGUMENT, "desc", 1, 0);
 }
 
+/* A struct of an older version is shorter: the call does, byte for byte, what it does for one of today whose other fields are 0, and
+ * reads none of those. */
+static int alike(const tegroup_error *x, const tegroup_error *y) {
+    return x->status == y->status && x->field == y->field && x->rule == y->rule && x->expected == y->expected && x->got == y->got;
+}
+#define OLDER(call, desc)                                                                                                           \
+    do {                                                                                                                            \
+        for (size_t cut_ = 16; cut_ < sizeof w.desc; cut_ += 8) {                                                                   \
+            tegroup_error  error_[2];                                                                                               \
+            tegroup_status status_[2];                                                                                              \
+            memset(error_, 0, sizeof error_);                                                                                       \
+            for (int older_ = 0; older_ < 2; older_++) {                                                                            \
+                if (older_) memcpy(&before, &w, sizeof w);                                                                          \
+                spoil_nothing();                                                                                                    \
+                memset((char *)&w.desc + cut_, older_ ? 0xA5 : 0, sizeof w.desc - cut_);                                            \
+                if (older_) w.desc.struct_size = cut_;                                                                              \
+                status_[older_] = call_##call(&error_[older_]);                                                                     \
+                memcpy(&w.desc, &good.desc, sizeof w.desc);                                                                         \
+            }                                                                                                                       \
+            ASSERT_EQ(status_[0], status_[1]);                                                                                      \
+            ASSERT_TRUE(alike(&error_[0], &error_[1]));                                                                             \
+            ASSERT_EQ(0, memcmp(&before, &w, sizeof w));                                                                            \
+        }                                                                                                                           \
+        spoil_nothing();                                                                                                            \
+    } while (0)
+
+TEST(status, older_structs) {
+    spoil_nothing();
+    OLDER(prepare, prepare);
+    OLDER(irregular, irregular);
+    OLDER(problem, forward);
+    OLDER(explain, forward);
+    OLDER(explain, target);
+    OLDER(plan, forward);
+    OLDER(plan_target, target);
+    OLDER(check, forward);
+    OLDER(forward, forward);
+    OLDER(dgrad, dgrad);
+    OLDER(wgrad, wgrad);
+    OLDER(tune, tune);
+    OLDER(tune, forward);
+    OLDER(load, forward);
+    OLDER(linear_plan, linear);
+    OLDER(linear_gemm, linear);
+    OLDER(linear_forward, linear);
+    OLDER(linear_dgrad, linear);
+    OLDER(linear_wgrad, linear);
+    OLDER(mlp_plan, mlp);
+    OLDER(mlp_gemm, mlp);
+    OLDER(mlp_forward, mlp);
+    OLDER(mlp_dgrad, mlp);
+    OLDER(mlp_wgrad, mlp);
+    OLDER(activation, activation);
+    OLDER(activation_backward, activation_backward);
+    OLDER(router, router);
+    OLDER(router_layout, router);
+    OLDER(router_backward, router_backward);
+    OLDER(permutation, permutation);
+    OLDER(permutation_layout, permutation);
+    OLDER(permute, permute);
+    OLDER(combine, combine);
+    OLDER(combine_backward, combine_backward);
+    OLDER(validate, validate);
+}
+
 /* struct_size comes first in every descriptor; a wrong one, and all zeros, is noticed before anything else is read. */
 #define STRUCT_SIZE(call, type, desc)                                                                                               \
     ASSERT_EQ((size_t)0, offsetof(type, struct_size));                                                                              \
     BAD(call, w.desc.struct_size--, STRUCT_SIZE, "struct_size", sizeof(type), sizeof(type) - 1);                                    \
     BAD(call, w.desc.struct_size++, STRUCT_SIZE, "struct_size", sizeof(type), sizeof(type) + 1);                                    \
+    BAD(call, w.desc.struct_size += 8, STRUCT_SIZE, "struct_size", sizeof(type), sizeof(type) + 8);                                 \
+    BAD(call, w.desc.struct_size = 8, STRUCT_SIZE, "struct_size", sizeof(type), 8);                                                 \
     BAD(call, memset(&w.desc, 0, sizeof w.desc), STRUCT_SIZE, "struct_size", sizeof(type), 0)
 /* ... and with struct_size set, zero in a required enum is what is missed next. */
 #define UNSET(call, desc, field) \
