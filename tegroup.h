@@ -184,6 +184,14 @@ typedef struct tegroup_error {
     int64_t        got;      /* the number that came                                              */
 } tegroup_error;
 
+/* How much a call checks. */
+typedef enum tegroup_check_level {
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
+                                device pointer is. Entries of one list are compared with single buffers,
+                                not with entries of another list                                         */
+} tegroup_check_level;
+
 /* An unread status is a warning. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_NODISCARD __attribute__((warn_unused_result))
@@ -298,7 +306,8 @@ typedef struct tegroup_sizes {
  *   uniform       row_sizes unset: [groups, rows, cols], every group alike (weights)
  *   ragged rows   row_sizes set:   a buffer of `rows` rows, group g owning some of them (activations)
  *   ragged both   col_sizes set too: group g is rows[g] x cols[g]; groups are packed one after another, or lie
- *                 at `offsets`, or (tensor.ld set) are rows of one buffer with room for the widest
+ *                 at `offsets`, or (tensor.ld set) are rows of one buffer with room for the widest, or (both set)
+ *                 windows of one buffer, above each other or side by side
  *
  * Once prepared, the shape carries its snapshot; copy a shape to give its row sizes to another tensor. */
 typedef struct tegroup_shape {
@@ -363,7 +372,8 @@ typedef struct tegroup_matrix {
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
- * Sizes that lie are clamped so that no access leaves the buffers, and the header's status names the lie. */
+ * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
+ * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
 #define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
 #define TEGROUP_GRANULE(i) ((i) == 0 ? 4 : 8 << (i))
 
@@ -405,7 +415,8 @@ typedef struct tegroup_snapshot_view {
     const int64_t *offset; /* NULL when regular */
 } tegroup_snapshot_view;
 
-/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. */
+/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups), and with the square
+ * of those that lie side by side at `offsets` in the rows of one buffer. */
 typedef struct tegroup_prepare_desc {
     size_t         struct_size;    /* sizeof(tegroup_prepare_desc)                                            */
     tegroup_shape  shape;          /* row_sizes required; shape.snapshot is ignored                           */
@@ -413,6 +424,11 @@ typedef struct tegroup_prepare_desc {
     tegroup_space  space;          /* where the snapshot lives and the work runs; required                    */
     void          *snapshot;       /* TEGROUP_ALIGNMENT-aligned                                               */
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
+    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group (ERROR_VALUE,
+                                      ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in device memory
+                                      always are, and the header's status tells                               */
+    tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
+                                      DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
 
 /* ==== [7] Workspace layouts ==== */
@@ -484,14 +500,6 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_CPU              = 5, /* any machine, every operation; the oracle      */
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
-
-/* How much a call checks. */
-typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
-} tegroup_check_level;
 
 /* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
  * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events; check_level,
@@ -786,7 +794,11 @@ typedef struct tegroup_validate_desc {
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
  * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
- * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond. */
+ * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
+ *
+ * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus infinity (of
+ * RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale and gradients, is multiplied
+ * as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */
@@ -1287,7 +1299,8 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
 TEGROUP_API_STATUS tegroup_snapshot_layout(const tegroup_shape *shape, tegroup_layout *layout, tegroup_error *error);
 TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot);
 
-/* Turn sizes into a snapshot. Sizes that lie are no error of this call: they are clamped, and the snapshot's status says so. */
+/* Turn sizes into a snapshot. Of sizes in host memory the first that lies is an error that names its group (ERROR_VALUE,
+ * ERROR_CAPACITY, ERROR_OVERLAP), unless desc.clamp is set; those in device memory are clamped, and the snapshot's status says so. */
 TEGROUP_API_STATUS tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream, tegroup_error *error);
 
 /* The same for a shape: its sizes become a snapshot in `snapshot`, of tegroup_snapshot_layout's bytes, where the sizes are; on success
@@ -1499,6 +1512,10 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
         if (!(holds))                                                                                                  \
             return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
     } while (0)
+/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
+ * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
+#define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
+    TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \
@@ -1845,8 +1862,7 @@ TEGROUP_API tegroup_status tegroup_scale_shape(tegroup_scaling scaling, int32_t 
     int64_t outer = columnwise ? cols : rows, inner = columnwise ? rows : cols;
     const int one = facts && facts->scale_dtype != TEGROUP_DTYPE_UNSET && !facts->block_outer && !facts->block_inner;
     TEGROUP_IMPL_RULE(extent != NULL, ERROR_NULL_ARGUMENT, "extent", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, "scaling", "must be a tegroup_scaling", TEGROUP_SCALING_COUNT - 1,
-                      scaling);
+    TEGROUP_IMPL_RULE_ENUM(scaling, TEGROUP_SCALING_COUNT - 1, "scaling", "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(columnwise == 0 || columnwise == 1, ERROR_VALUE, "columnwise", "must be 0 or 1", 1, columnwise);
     TEGROUP_IMPL_RULE(rows >= 0, ERROR_VALUE, "rows", "must not be negative", 0, rows);
     TEGROUP_IMPL_RULE(cols >= 0, ERROR_VALUE, "cols", "must not be negative", 0, cols);
@@ -2111,10 +2127,9 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, t->dtype);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
-                      TEGROUP_SCALING_COUNT - 1, t->scaling);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
                       "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
@@ -2123,14 +2138,14 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
     TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(COLS),
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS,
-                      shape->row_sizes.encoding);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(ROW_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET,
                       TEGROUP_IMPL_PATH(SIZES_SPACE), "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      shape->row_sizes.space);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(SIZES_SPACE),
+                           "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(shape->col_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(COL_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COL_SIZES), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
                       shape->col_sizes.encoding);
@@ -2154,9 +2169,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
                       ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
-    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      t->pointers_space);
+    TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -2296,6 +2310,15 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning `ahead` behind the first:
+ * how many rows the first one can have that share nothing with the second; INT64_MAX: any number. No window is wider than the pitch, and
+ * one that begins late in a row goes on into the next. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
+    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
+    if (col < cols) return row;
+    return col + other_cols > pitch ? row + 1 : INT64_MAX;
+}
+
 /* Plain matrices. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
@@ -2317,6 +2340,14 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(dtype == TEGROUP_DTYPE_UNSET || dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, field, "must be F32 or F64", TEGROUP_DTYPE_F32, dtype);
+    return TEGROUP_OK;
+}
+
 #define TEGROUP_IMPL_FLOATS                                                                                            \
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
@@ -2328,8 +2359,7 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     size_t element;
     TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
                       dtypes, 0);
-    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
-                      TEGROUP_DTYPE_COUNT - 1, m->dtype);
+    TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
                       m->dtype);
     TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
@@ -2393,8 +2423,7 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
                       expected, struct_size);
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, space);
+    TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
 }
 
@@ -2585,8 +2614,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_first(const tegroup_impl_preparatio
     return tegroup_impl_clamp(tegroup_impl_load_int(p->rows.dtype, p->rows.data, 0), 0, p->capacity_rows);
 }
 
+/* Where a group lies. cols and offset: of an irregular shape. */
+typedef struct tegroup_impl_place {
+    int64_t start, rows, cols, offset;
+} tegroup_impl_place;
+
 /* Place group g, given the scan of the groups before it. Returns the status bits that it raises. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
+                                                    tegroup_impl_place *x) {
     const tegroup_sizes *sizes = &p->rows;
     int64_t capacity = p->capacity_rows, start = carry, rows;
     uint32_t bits = 0;
@@ -2595,8 +2630,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         if (sizes->starts) start = tegroup_impl_load_int(sizes->dtype, sizes->starts, g);
         else if (sizes->stride > 0) start = tegroup_impl_mul(g, sizes->stride);
         if (rows == -1) { /* skipped: owns nothing, and says so */
-            p->start[g] = tegroup_impl_clamp(start, 0, capacity);
-            p->out_rows[g] = -1;
+            x->start = tegroup_impl_clamp(start, 0, capacity);
+            x->rows = -1;
             return 0;
         }
         if (rows < 0) {
@@ -2632,46 +2667,77 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = start >= capacity ? 0 : capacity - start;
     }
-    p->start[g] = tegroup_impl_min(start, capacity);
-    p->out_rows[g] = rows;
+    x->start = tegroup_impl_min(start, capacity);
+    x->rows = rows;
     return bits;
 }
 
-/* Columns of group g, and how far its elements reach from the group before when groups are packed. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g) {
+/* Its columns. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g,
+                                                   tegroup_impl_place *x) {
     int64_t cols = p->capacity_cols;
-    uint32_t bits = 0;
-    if (p->cols.encoding != TEGROUP_ENCODING_UNSET) {
-        cols = tegroup_impl_load_int(p->cols.dtype, p->cols.data, g);
-        if (cols < 0 || cols > p->capacity_cols) bits = TEGROUP_SNAPSHOT_COLS;
-        cols = tegroup_impl_clamp(cols, 0, p->capacity_cols);
+    if (p->cols.encoding != TEGROUP_ENCODING_UNSET) cols = tegroup_impl_load_int(p->cols.dtype, p->cols.data, g);
+    x->cols = tegroup_impl_clamp(cols, 0, p->capacity_cols);
+    return cols != x->cols ? TEGROUP_SNAPSHOT_COLS : 0;
+}
+
+/* How far its elements reach from the group before when groups are packed. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_place *x) {
+    return tegroup_impl_mul(tegroup_impl_max(0, x->rows), x->cols);
+}
+
+/* Elements from the start of its block to the end. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, const tegroup_impl_place *x) {
+    int64_t ld = p->ld > 0 ? p->ld : x->cols;
+    if (x->rows <= 0 || x->cols == 0) return 0;
+    return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
+}
+
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
+                                                     tegroup_impl_place *x) {
+    int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
+    int64_t reach = tegroup_impl_prepare_reach(p, x);
+    x->offset = tegroup_impl_clamp(offset, 0, p->capacity_elements);
+    if (reach == 0 || (offset == x->offset && reach <= p->capacity_elements - offset)) return 0;
+    x->rows = 0;
+    return TEGROUP_SNAPSHOT_ELEMENTS;
+}
+
+/* The carry before group g where no size lies, as far as its rows depend on it. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparation *p, int32_t g) {
+    const int64_t at = p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g : (int64_t)g - 1;
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS || at < 0
+               ? 0
+               : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
+}
+
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
+TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
+    tegroup_impl_place x = {0, 0, 0, 0};
+#if !defined(__CUDA_ARCH__)
+    if (!p->out_rows) {
+        (void)tegroup_impl_prepare_place(p, g, tegroup_impl_prepare_before(p, g), &x);
+        if (p->irregular) (void)tegroup_impl_prepare_cols(p, g, &x);
+        if (p->offsets) x.offset = p->offsets[g];
+        return x;
     }
-    p->out_cols[g] = cols;
-    return bits;
+#endif
+    x.start = p->start[g];
+    x.rows = p->out_rows[g];
+    if (!p->irregular) return x;
+    x.cols = p->out_cols[g];
+    x.offset = p->out_offset[g];
+    return x;
 }
 
-TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_preparation *p, int32_t g) {
-    return tegroup_impl_mul(tegroup_impl_max(0, p->out_rows[g]), p->out_cols[g]);
-}
-
-/* Elements from the start of group g's block to its end. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, int32_t g) {
-    int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
-    if (p->out_rows[g] <= 0 || p->out_cols[g] == 0) return 0;
-    return tegroup_impl_add(tegroup_impl_mul(p->out_rows[g] - 1, ld), p->out_cols[g]);
-}
-
-/* First element of group g, given the elements before it; a block that leaves the buffer is dropped. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
-    int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(p->start[g], p->ld) : carry;
-    int64_t reach = tegroup_impl_prepare_reach(p, g);
-    uint32_t bits = 0;
-    if (reach > 0 && (offset < 0 || offset > p->capacity_elements || reach > p->capacity_elements - offset)) {
-        bits = TEGROUP_SNAPSHOT_ELEMENTS;
-        p->out_rows[g] = 0;
-    }
-    p->out_offset[g] = tegroup_impl_clamp(offset, 0, p->capacity_elements);
-    return bits;
+TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
+                                                const tegroup_impl_place *x) {
+    p->start[g] = x->start;
+    p->out_rows[g] = x->rows;
+    if (!p->irregular) return;
+    p->out_cols[g] = x->cols;
+    p->out_offset[g] = x->offset;
 }
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
@@ -2683,15 +2749,17 @@ typedef enum tegroup_impl_sort_key {
 
 /* Does the group own any row, or any element? */
 TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
-    return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
+    const tegroup_impl_place x = tegroup_impl_prepare_read(p, g);
+    return x.rows > 0 && (key == TEGROUP_IMPL_SORT_BY_START || x.cols > 0);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
                                                 int32_t g) {
     if (g >= p->groups) return INT64_MAX;
-    if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
+    if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, tegroup_impl_prepare_read(p, g).rows);
     if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
-    return key == TEGROUP_IMPL_SORT_BY_START ? p->start[g] : p->out_offset[g];
+    return key == TEGROUP_IMPL_SORT_BY_START ? tegroup_impl_prepare_read(p, g).start
+                                             : tegroup_impl_prepare_read(p, g).offset;
 }
 
 /* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
@@ -2718,25 +2786,23 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
- * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
- * treated in any order. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                      int32_t owners, int32_t i) {
-    int32_t g = p->order[i], next;
-    int64_t room;
-    if (i + 1 >= owners) return -1;
-    next = p->order[i + 1];
-    if (key == TEGROUP_IMPL_SORT_BY_START) {
-        room = p->start[next] - p->start[g];
-        if (p->out_rows[g] <= room) return -1;
-        p->out_rows[g] = room;
-    } else {
-        room = p->out_offset[next] - p->out_offset[g];
-        if (tegroup_impl_prepare_reach(p, g) <= room) return -1;
-        p->out_rows[g] = room / (p->ld > 0 ? p->ld : p->out_cols[g]); /* it owns elements, so it has columns */
+/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the one that starts
+ * first ends where they meet; `owners` of them own something. Groups side by side in the rows of one buffer share none: each is held
+ * against those that begin before it ends, so that many of these take time by their number squared, and others do not. Of the others
+ * only where they begin is read, so that positions can be treated in any order. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                   int32_t owners, int32_t i) {
+    const int by_start = key == TEGROUP_IMPL_SORT_BY_START;
+    tegroup_impl_place x = tegroup_impl_prepare_read(p, p->order[i]);
+    int32_t j;
+    for (j = i + 1; j < owners && x.rows > 0; j++) {
+        const tegroup_impl_place y = tegroup_impl_prepare_read(p, p->order[j]);
+        const int64_t ahead = by_start ? y.start - x.start : y.offset - x.offset;
+        if (ahead >= (by_start ? x.rows : tegroup_impl_prepare_reach(p, &x))) break;
+        x.rows = tegroup_impl_min(
+            x.rows, by_start ? ahead : tegroup_impl_room(ahead, p->ld > 0 ? p->ld : x.cols, x.cols, y.cols));
     }
-    return g;
+    return x.rows;
 }
 
 /* A header before any group was looked at. */
@@ -2764,30 +2830,33 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
     for (i = 0; i < owners; i++) {
-        g = tegroup_impl_prepare_separate(p, key, owners, i);
-        if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        const int64_t rows = tegroup_impl_prepare_apart(p, key, owners, i);
+        g = p->order[i];
+        if (rows < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        p->out_rows[g] = rows;
     }
 }
 
 /* All steps in order, on the host. */
 static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
+    tegroup_impl_place x = {0, 0, 0, 0};
     int32_t g, i;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
     for (g = 0; g < p->groups; g++) {
-        int64_t before = carry;
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, carry, &x));
+        tegroup_impl_prepare_write(p, g, &x);
         carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
-        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, before));
     }
     if (p->rows.starts) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
-    if (p->irregular) {
-        for (g = 0; g < p->groups; g++) tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g));
-        for (g = 0, carry = 0; g < p->groups; g++) {
-            int64_t before = carry;
-            carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(p, g));
-            tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before));
-        }
-        if (p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
+    for (g = 0, carry = 0; p->irregular && g < p->groups; g++) {
+        const int64_t before = carry;
+        x = tegroup_impl_prepare_read(p, g);
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g, &x));
+        carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(&x)); /* of one that is dropped, too */
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before, &x));
+        tegroup_impl_prepare_write(p, g, &x);
     }
+    if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
         int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
         prefix[0] = 0;
@@ -2803,19 +2872,91 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
+/* The lie about group g that these bits tell of. */
+static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
+                                                      tegroup_error *error) {
+    const char *const rows = "shape.row_sizes.data";
+    const int counts = p->rows.encoding == TEGROUP_ENCODING_COUNTS;
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_START), ERROR_VALUE, counts ? "shape.row_sizes.starts" : rows,
+                      counts ? "must not be negative; got is the group" : "must begin with 0; got is the group", 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_NEGATIVE), ERROR_VALUE, rows,
+                      counts ? "must hold no count below -1; got is the group" : "must not fall; got is the group",
+                      counts ? -1 : 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_OVERLAP), ERROR_OVERLAP, rows,
+                      "must be at most shape.row_sizes.stride before the last group; got is the group", p->rows.stride,
+                      g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_CAPACITY), ERROR_CAPACITY, rows,
+                      "must keep each group within shape.rows; got is the group", p->capacity_rows, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_COLS), ERROR_VALUE, "shape.col_sizes.data",
+                      "must be 0 to shape.cols; got is the group", p->capacity_cols, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_ELEMENTS), ERROR_CAPACITY,
+                      p->offsets ? "shape.offsets" : "shape.elements",
+                      p->offsets ? "must keep each group within shape.elements; got is the group"
+                                 : "must have room for each group; got is the group",
+                      p->capacity_elements, g);
+    return TEGROUP_OK;
+}
+
+/* Two groups that share rows, or elements, where no size lies otherwise. */
+static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
+                                                              tegroup_impl_sort_key key, tegroup_error *error) {
+    int32_t owners = 0, lowest = -1, g, i;
+    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
+    tegroup_impl_sort(p, key);
+    for (i = 0; i < owners; i++) {
+        g = p->order[i];
+        if ((lowest < 0 || g < lowest)
+            && tegroup_impl_prepare_apart(p, key, owners, i) < tegroup_impl_prepare_read(p, g).rows)
+            lowest = g;
+    }
+    TEGROUP_IMPL_RULE(lowest < 0, ERROR_OVERLAP,
+                      key == TEGROUP_IMPL_SORT_BY_START ? "shape.row_sizes.starts" : "shape.offsets",
+                      key == TEGROUP_IMPL_SORT_BY_START ? "must give no two groups the same rows; got is the group"
+                                                        : "must give no two groups the same elements; got is the group",
+                      -1, lowest);
+    return TEGROUP_OK;
+}
+
+/* Sizes in host memory are looked at before anything is written. */
+static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p, tegroup_error *error) {
+    int32_t order[TEGROUP_MAX_GROUPS], g;
+    tegroup_impl_preparation asked = *p;
+    tegroup_impl_place x = {0, 0, 0, 0};
+    int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0, elements = 0;
+    for (g = 0; g < p->groups; g++) {
+        uint32_t bits = tegroup_impl_prepare_place(p, g, carry, &x);
+        carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
+        if (p->irregular) {
+            bits |= tegroup_impl_prepare_cols(p, g, &x);
+            bits |= tegroup_impl_prepare_offset(p, g, elements, &x);
+            elements = tegroup_impl_add(elements, tegroup_impl_prepare_elements(&x));
+        }
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_lie(p, g, bits, error));
+    }
+    asked.out_rows = NULL;
+    asked.order = order;
+    if (p->rows.starts) TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_START, error));
+    if (p->irregular && p->offsets)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_OFFSET, error));
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
+                           "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
-                      TEGROUP_SPACE_HOST, sizes->space);
+                      TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -2866,6 +3007,8 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     int ragged_cols;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -2946,6 +3089,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
+    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);
@@ -2985,23 +3129,18 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, co
 static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
                                                         const char *space_field, const char *stride_field,
                                                         tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, s->space);
+    TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
 
 /* Rules of the options alone. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)o->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "options.compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, o->compute);
-    TEGROUP_IMPL_RULE((uint32_t)o->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "options.backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, o->backend);
-    TEGROUP_IMPL_RULE((uint32_t)o->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "options.check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, o->check_level);
+    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F64, "options.compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
+    TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
     TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
     TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
@@ -3027,10 +3166,8 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
-                      TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, names->tail, "must be a tegroup_tail",
-                      TEGROUP_TAIL_POISON, desc->tail);
+    TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
+    TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -3123,10 +3260,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                           TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
                           desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
 /* Rules about what goes with what. */
@@ -5475,26 +5609,21 @@ TEGROUP_IMPL_HD double tegroup_impl_fma_f64(double a, double b, double c) {
 #endif
 }
 
-/* x, or the bound that it passes; anything for NaN, so who calls this multiplies by x once more. */
-TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fmaxf(x, -bound), bound);
-#else
-    return x < -bound ? -bound : x > bound ? bound : x;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
-    return x < -bound ? -bound : x > bound ? bound : x;
-}
-/* |x|, but no more than where the tail below is 0; anything for NaN. */
-TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fabsf(x), 15.0f);
-#else
-    return x > -15.0f && x < 15.0f ? fabsf(x) : 15.0f;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return x > -40 && x < 40 ? fabs(x) : 40.0; }
+/* x, or the bound that it passes; NaN stays. */
+TEGROUP_IMPL_HD float tegroup_impl_at_least_f32(float x, float bound) { return x < bound ? bound : x; }
+TEGROUP_IMPL_HD float tegroup_impl_at_most_f32(float x, float bound) { return x > bound ? bound : x; }
+
+/* x, or the bound that it passes; NaN stays. */
+TEGROUP_IMPL_HD double tegroup_impl_at_least_f64(double x, double bound) { return x < bound ? bound : x; }
+TEGROUP_IMPL_HD double tegroup_impl_at_most_f64(double x, double bound) { return x > bound ? bound : x; }
+
+/* What stands for infinity where it is multiplied by 0. */
+#define TEGROUP_IMPL_LARGEST_f32 3.4028234663852886e38f
+#define TEGROUP_IMPL_LARGEST_f64 1.7976931348623157e308
+
+/* |x|, but no more than where the tail below is 0. */
+TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) { return tegroup_impl_at_most_f32(fabsf(x), 15.0f); }
+TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return tegroup_impl_at_most_f64(fabs(x), 40.0); }
 
 #if defined(__CUDA_ARCH__)
 /* 2^x, at most 2 ULP off; 0 below 2^-126. */
@@ -5522,7 +5651,7 @@ TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
     if (half) return tegroup_impl_reciprocal(__fadd_rn(1.0f, tegroup_impl_power(__fmul_rn(x, -1.442695021629333f))));
-    x = tegroup_impl_bounded_f32(x, 128.0f);
+    x = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -128.0f), 128.0f);
     high = __fmul_rn(x, -1.442695021629333f);
     low = __fmaf_rn(x, -1.442695021629333f, -high);
     low = __fmaf_rn(x, -1.925963033500e-8f, low);
@@ -5625,7 +5754,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
+ * half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5633,7 +5763,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f32(x);
         s = tegroup_impl_tail_f32(w, half, &density);
-        *slope = tegroup_impl_fma_f32(x, density, x > 0 ? (float)1 - s : s);
+        *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (float)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
@@ -5642,7 +5772,7 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
         *slope = w + w;
         return tegroup_impl_mul_f32(w, w);
     case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
-        w = tegroup_impl_bounded_f32(x, 24);
+        w = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -24), 24);
         s = tegroup_impl_mul_f32(w, w);
         rate = tegroup_impl_fma_f32(s, (float)0.21406444881780073, (float)1.5957691216057308);
         rated = 1;
@@ -5656,10 +5786,11 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     default: break;
     }
     s = tegroup_impl_sigmoid_f32(w, half);
-    x = tegroup_impl_mul_f32(x, s);
+    x = tegroup_impl_at_least_f32(x, -TEGROUP_IMPL_LARGEST_f32);
     w = (float)1 - s;
-    *slope = tegroup_impl_fma_f32(x, rated ? tegroup_impl_mul_f32(rate, w) : w, s);
-    return x;
+    *slope = tegroup_impl_fma_f32(tegroup_impl_mul_f32(tegroup_impl_at_most_f32(x, TEGROUP_IMPL_LARGEST_f32), s),
+                                   rated ? tegroup_impl_mul_f32(rate, w) : w, s);
+    return tegroup_impl_mul_f32(x, s);
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
@@ -5688,7 +5819,8 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
+ * half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5696,7 +5828,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_f64(x);
         s = tegroup_impl_tail_f64(w, half, &density);
-        *slope = tegroup_impl_fma_f64(x, density, x > 0 ? (double)1 - s : s);
+        *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (double)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
@@ -5705,7 +5837,7 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
         *slope = w + w;
         return tegroup_impl_mul_f64(w, w);
     case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
-        w = tegroup_impl_bounded_f64(x, 24);
+        w = tegroup_impl_at_most_f64(tegroup_impl_at_least_f64(x, -24), 24);
         s = tegroup_impl_mul_f64(w, w);
         rate = tegroup_impl_fma_f64(s, (double)0.21406444881780073, (double)1.5957691216057308);
         rated = 1;
@@ -5719,10 +5851,11 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     default: break;
     }
     s = tegroup_impl_sigmoid_f64(w, half);
-    x = tegroup_impl_mul_f64(x, s);
+    x = tegroup_impl_at_least_f64(x, -TEGROUP_IMPL_LARGEST_f64);
     w = (double)1 - s;
-    *slope = tegroup_impl_fma_f64(x, rated ? tegroup_impl_mul_f64(rate, w) : w, s);
-    return x;
+    *slope = tegroup_impl_fma_f64(tegroup_impl_mul_f64(tegroup_impl_at_most_f64(x, TEGROUP_IMPL_LARGEST_f64), s),
+                                   rated ? tegroup_impl_mul_f64(rate, w) : w, s);
+    return tegroup_impl_mul_f64(x, s);
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both
@@ -5887,8 +6020,7 @@ static inline tegroup_status tegroup_impl_check_activation_kind(tegroup_activati
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED;
     TEGROUP_IMPL_RULE(kind != TEGROUP_ACTIVATION_UNSET, ERROR_UNSET, "activation", "must be set",
                       TEGROUP_ACTIVATION_SWIGLU, 0);
-    TEGROUP_IMPL_RULE(kind >= TEGROUP_ACTIVATION_SWIGLU && kind <= TEGROUP_ACTIVATION_IDENTITY, ERROR_VALUE,
-                      "activation", "must be a tegroup_activation", TEGROUP_ACTIVATION_IDENTITY, kind);
+    TEGROUP_IMPL_RULE_ENUM(kind, TEGROUP_ACTIVATION_IDENTITY, "activation", "must be a tegroup_activation");
     TEGROUP_IMPL_RULE(interleaved == 0 || interleaved == 1, ERROR_VALUE, "interleaved", "must be 0 or 1", 1,
                       interleaved);
     TEGROUP_IMPL_RULE(!interleaved || tegroup_impl_gated(kind), ERROR_VALUE, "interleaved",
@@ -6421,6 +6553,9 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_NEEDS(grad_row_scale, dgrad_out);
     TEGROUP_IMPL_NEEDS(grad_row_scale, bias);
 #undef TEGROUP_IMPL_NEEDS
+    TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
     TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
                       "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
@@ -6453,8 +6588,7 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
     tegroup_impl_layer layer;
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
-                      op);
+    TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
                       layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
@@ -6687,6 +6821,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
         const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
         if (t->dtype == TEGROUP_DTYPE_UNSET)
             TEGROUP_IMPL_TRY(tegroup_impl_check_absent(t, tegroup_impl_mlp_name(tensor), TEGROUP_DTYPE_F64, error));
+        TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
+                               tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
@@ -6748,9 +6884,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u),
-                      ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE), "must be F64, F32, F16 or BF16 for an activation",
-                      TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
+                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;
@@ -6764,12 +6899,10 @@ static inline tegroup_status tegroup_impl_mlp_check_numbers(const tegroup_mlp_de
                       desc->recompute);
     TEGROUP_IMPL_RULE(desc->fc2_bias_scaled == 0 || desc->fc2_bias_scaled == 1, ERROR_VALUE, "fc2_bias_scaled",
                       "must be 0 or 1", 1, desc->fc2_bias_scaled);
-    TEGROUP_IMPL_RULE((uint32_t)desc->fusion <= TEGROUP_FUSION_REQUIRED, ERROR_VALUE, "fusion",
-                      "must be a tegroup_fusion", TEGROUP_FUSION_REQUIRED, desc->fusion);
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
-    return TEGROUP_OK;
+    TEGROUP_IMPL_RULE_ENUM(desc->fusion, TEGROUP_FUSION_REQUIRED, "fusion", "must be a tegroup_fusion");
+    TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
+    TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
+    return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
 /* The rules of the MLP: what its tensors are to each other. Those of a product are the product's. */
@@ -6799,11 +6932,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                       width, desc->fc1.weight.shape.rows);
     for (i = TEGROUP_IMPL_MLP_PREACTIVATION; i < TEGROUP_IMPL_MLP_ROW_SCALE; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_saved(desc, i, error));
-    TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || desc->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "grad_row_scale.dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      desc->grad_row_scale.dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->grad_row_scale.dtype, "grad_row_scale.dtype", error);
 }
 #undef TEGROUP_IMPL_THERE
 
@@ -7088,11 +7217,9 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
-    TEGROUP_IMPL_RULE((uint32_t)layer <= TEGROUP_MLP_FC2, ERROR_VALUE, "layer", "must be a tegroup_mlp_layer",
-                      TEGROUP_MLP_FC2, layer);
+    TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op", TEGROUP_OP_WGRAD,
-                      op);
+    TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_mlp_wants(desc, layer, (int)op), ERROR_COMBINATION, "op",
                       "must be of a product whose output is there", 1, 0);
@@ -7485,8 +7612,10 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
-                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                      "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
                       "must equal input.shape.groups", like->groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
@@ -7511,6 +7640,7 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
                       TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
 
@@ -7540,8 +7670,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     const int scales =
         op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
-                      TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_RULE_ENUM(op->kind, TEGROUP_CHAIN_USER, "ops.kind", "must be a tegroup_chain_kind");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(given->row_scale_dtype, "arguments.row_scale_dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
@@ -7603,15 +7733,10 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
-    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->row_scale_dtype);
     if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(op->kind == TEGROUP_CHAIN_LINEAR || given->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || given->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->grad_row_scale.dtype);
+    if (op->kind != TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_real(given->grad_row_scale.dtype, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], error));
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 

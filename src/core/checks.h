@@ -115,10 +115,9 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be a tegroup_dtype", TEGROUP_DTYPE_COUNT - 1, t->dtype);
-    TEGROUP_IMPL_RULE(facts != NULL, ERROR_VALUE, TEGROUP_IMPL_PATH(SCALING), "must be a tegroup_scaling",
-                      TEGROUP_SCALING_COUNT - 1, t->scaling);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
+                           "must be a tegroup_scaling");
     TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
                       "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
@@ -127,14 +126,14 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, shape->rows);
     TEGROUP_IMPL_RULE(shape->cols >= 0 && shape->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, TEGROUP_IMPL_PATH(COLS),
                       "must be 0 to TEGROUP_MAX_COLS", TEGROUP_MAX_COLS, shape->cols);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(ROW_SIZES), "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS,
-                      shape->row_sizes.encoding);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(ROW_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged || shape->row_sizes.space != TEGROUP_SPACE_UNSET, ERROR_UNSET,
                       TEGROUP_IMPL_PATH(SIZES_SPACE), "must be set with row_sizes", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)shape->row_sizes.space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(SIZES_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      shape->row_sizes.space);
+    TEGROUP_IMPL_RULE_ENUM(shape->row_sizes.space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(SIZES_SPACE),
+                           "must be a tegroup_space");
+    TEGROUP_IMPL_RULE_ENUM(shape->col_sizes.encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_PATH(COL_SIZES),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(!ragged_cols || shape->col_sizes.encoding == TEGROUP_ENCODING_COUNTS, ERROR_COMBINATION,
                       TEGROUP_IMPL_PATH(COL_SIZES), "must be COUNTS for columns", TEGROUP_ENCODING_COUNTS,
                       shape->col_sizes.encoding);
@@ -158,9 +157,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     TEGROUP_IMPL_RULE(t->group_stride == 0 || t->group_stride >= tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)),
                       ERROR_LAYOUT, TEGROUP_IMPL_PATH(GROUP_STRIDE), "must be 0 or at least shape.rows * ld",
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
-    TEGROUP_IMPL_RULE((uint32_t)t->pointers_space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE,
-                      TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be a tegroup_space", TEGROUP_SPACE_DEVICE,
-                      t->pointers_space);
+    TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
+                           "must be a tegroup_space");
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -300,6 +298,15 @@ static inline tegroup_status tegroup_impl_check_index(const tegroup_gather *gath
     return TEGROUP_OK;
 }
 
+/* Two windows of one buffer with rows of so many columns, `pitch` from one row to the next, the second beginning `ahead` behind the first:
+ * how many rows the first one can have that share nothing with the second; INT64_MAX: any number. No window is wider than the pitch, and
+ * one that begins late in a row goes on into the next. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_room(int64_t ahead, int64_t pitch, int64_t cols, int64_t other_cols) {
+    const int64_t row = ahead < pitch ? 0 : ahead / pitch, col = ahead - row * pitch; /* seldom divided */
+    if (col < cols) return row;
+    return col + other_cols > pitch ? row + 1 : INT64_MAX;
+}
+
 /* Plain matrices. */
 TEGROUP_IMPL_HD int64_t tegroup_impl_matrix_ld(const tegroup_matrix *m) { return m->ld > 0 ? m->ld : m->cols; }
 
@@ -321,6 +328,14 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(dtype == TEGROUP_DTYPE_UNSET || dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_F64,
+                      ERROR_DTYPE, field, "must be F32 or F64", TEGROUP_DTYPE_F32, dtype);
+    return TEGROUP_OK;
+}
+
 #define TEGROUP_IMPL_FLOATS                                                                                            \
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
@@ -332,8 +347,7 @@ static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, 
     size_t element;
     TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
                       dtypes, 0);
-    TEGROUP_IMPL_RULE((uint32_t)m->dtype < TEGROUP_DTYPE_COUNT, ERROR_VALUE, paths[4], "must be a tegroup_dtype",
-                      TEGROUP_DTYPE_COUNT - 1, m->dtype);
+    TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
                       m->dtype);
     TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
@@ -397,8 +411,7 @@ static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t 
     TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
                       expected, struct_size);
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
-    TEGROUP_IMPL_RULE((uint32_t)space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, "space", "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, space);
+    TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
 }
 

@@ -39,6 +39,10 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
         if (!(holds))                                                                                                  \
             return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
     } while (0)
+/* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
+ * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
+#define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
+    TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \

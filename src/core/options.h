@@ -16,14 +16,6 @@ typedef enum tegroup_backend {
     TEGROUP_BACKEND_COUNT
 } tegroup_backend;
 
-/* How much a call checks. */
-typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
-} tegroup_check_level;
-
 /* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
  * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events; check_level,
  * threads and these are the call's own, and the rest must be as planned wherever a call looks at it. */

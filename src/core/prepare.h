@@ -36,8 +36,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_first(const tegroup_impl_preparatio
     return tegroup_impl_clamp(tegroup_impl_load_int(p->rows.dtype, p->rows.data, 0), 0, p->capacity_rows);
 }
 
+/* Where a group lies. cols and offset: of an irregular shape. */
+typedef struct tegroup_impl_place {
+    int64_t start, rows, cols, offset;
+} tegroup_impl_place;
+
 /* Place group g, given the scan of the groups before it. Returns the status bits that it raises. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
+                                                    tegroup_impl_place *x) {
     const tegroup_sizes *sizes = &p->rows;
     int64_t capacity = p->capacity_rows, start = carry, rows;
     uint32_t bits = 0;
@@ -46,8 +52,8 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         if (sizes->starts) start = tegroup_impl_load_int(sizes->dtype, sizes->starts, g);
         else if (sizes->stride > 0) start = tegroup_impl_mul(g, sizes->stride);
         if (rows == -1) { /* skipped: owns nothing, and says so */
-            p->start[g] = tegroup_impl_clamp(start, 0, capacity);
-            p->out_rows[g] = -1;
+            x->start = tegroup_impl_clamp(start, 0, capacity);
+            x->rows = -1;
             return 0;
         }
         if (rows < 0) {
@@ -83,46 +89,77 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_place(const tegroup_impl_preparati
         bits |= TEGROUP_SNAPSHOT_CAPACITY;
         rows = start >= capacity ? 0 : capacity - start;
     }
-    p->start[g] = tegroup_impl_min(start, capacity);
-    p->out_rows[g] = rows;
+    x->start = tegroup_impl_min(start, capacity);
+    x->rows = rows;
     return bits;
 }
 
-/* Columns of group g, and how far its elements reach from the group before when groups are packed. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g) {
+/* Its columns. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_cols(const tegroup_impl_preparation *p, int32_t g,
+                                                   tegroup_impl_place *x) {
     int64_t cols = p->capacity_cols;
-    uint32_t bits = 0;
-    if (p->cols.encoding != TEGROUP_ENCODING_UNSET) {
-        cols = tegroup_impl_load_int(p->cols.dtype, p->cols.data, g);
-        if (cols < 0 || cols > p->capacity_cols) bits = TEGROUP_SNAPSHOT_COLS;
-        cols = tegroup_impl_clamp(cols, 0, p->capacity_cols);
+    if (p->cols.encoding != TEGROUP_ENCODING_UNSET) cols = tegroup_impl_load_int(p->cols.dtype, p->cols.data, g);
+    x->cols = tegroup_impl_clamp(cols, 0, p->capacity_cols);
+    return cols != x->cols ? TEGROUP_SNAPSHOT_COLS : 0;
+}
+
+/* How far its elements reach from the group before when groups are packed. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_place *x) {
+    return tegroup_impl_mul(tegroup_impl_max(0, x->rows), x->cols);
+}
+
+/* Elements from the start of its block to the end. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, const tegroup_impl_place *x) {
+    int64_t ld = p->ld > 0 ? p->ld : x->cols;
+    if (x->rows <= 0 || x->cols == 0) return 0;
+    return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
+}
+
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
+                                                     tegroup_impl_place *x) {
+    int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
+    int64_t reach = tegroup_impl_prepare_reach(p, x);
+    x->offset = tegroup_impl_clamp(offset, 0, p->capacity_elements);
+    if (reach == 0 || (offset == x->offset && reach <= p->capacity_elements - offset)) return 0;
+    x->rows = 0;
+    return TEGROUP_SNAPSHOT_ELEMENTS;
+}
+
+/* The carry before group g where no size lies, as far as its rows depend on it. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_before(const tegroup_impl_preparation *p, int32_t g) {
+    const int64_t at = p->rows.encoding == TEGROUP_ENCODING_OFFSETS ? (int64_t)g : (int64_t)g - 1;
+    return p->rows.encoding == TEGROUP_ENCODING_COUNTS || at < 0
+               ? 0
+               : tegroup_impl_load_int(p->rows.dtype, p->rows.data, at);
+}
+
+/* What the snapshot has of group g; on the host, as long as nothing is written, what the sizes say, of which none lies. */
+TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_preparation *p, int32_t g) {
+    tegroup_impl_place x = {0, 0, 0, 0};
+#if !defined(__CUDA_ARCH__)
+    if (!p->out_rows) {
+        (void)tegroup_impl_prepare_place(p, g, tegroup_impl_prepare_before(p, g), &x);
+        if (p->irregular) (void)tegroup_impl_prepare_cols(p, g, &x);
+        if (p->offsets) x.offset = p->offsets[g];
+        return x;
     }
-    p->out_cols[g] = cols;
-    return bits;
+#endif
+    x.start = p->start[g];
+    x.rows = p->out_rows[g];
+    if (!p->irregular) return x;
+    x.cols = p->out_cols[g];
+    x.offset = p->out_offset[g];
+    return x;
 }
 
-TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_elements(const tegroup_impl_preparation *p, int32_t g) {
-    return tegroup_impl_mul(tegroup_impl_max(0, p->out_rows[g]), p->out_cols[g]);
-}
-
-/* Elements from the start of group g's block to its end. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparation *p, int32_t g) {
-    int64_t ld = p->ld > 0 ? p->ld : p->out_cols[g];
-    if (p->out_rows[g] <= 0 || p->out_cols[g] == 0) return 0;
-    return tegroup_impl_add(tegroup_impl_mul(p->out_rows[g] - 1, ld), p->out_cols[g]);
-}
-
-/* First element of group g, given the elements before it; a block that leaves the buffer is dropped. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry) {
-    int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(p->start[g], p->ld) : carry;
-    int64_t reach = tegroup_impl_prepare_reach(p, g);
-    uint32_t bits = 0;
-    if (reach > 0 && (offset < 0 || offset > p->capacity_elements || reach > p->capacity_elements - offset)) {
-        bits = TEGROUP_SNAPSHOT_ELEMENTS;
-        p->out_rows[g] = 0;
-    }
-    p->out_offset[g] = tegroup_impl_clamp(offset, 0, p->capacity_elements);
-    return bits;
+TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
+                                                const tegroup_impl_place *x) {
+    p->start[g] = x->start;
+    p->out_rows[g] = x->rows;
+    if (!p->irregular) return;
+    p->out_cols[g] = x->cols;
+    p->out_offset[g] = x->offset;
 }
 
 /* Sorting. Groups are ordered by where they begin (to find overlaps) or by size, ties by index, padding last. */
@@ -134,15 +171,17 @@ typedef enum tegroup_impl_sort_key {
 
 /* Does the group own any row, or any element? */
 TEGROUP_IMPL_HD int tegroup_impl_prepare_owns(const tegroup_impl_preparation *p, tegroup_impl_sort_key key, int32_t g) {
-    return key == TEGROUP_IMPL_SORT_BY_START ? p->out_rows[g] > 0 : tegroup_impl_prepare_reach(p, g) > 0;
+    const tegroup_impl_place x = tegroup_impl_prepare_read(p, g);
+    return x.rows > 0 && (key == TEGROUP_IMPL_SORT_BY_START || x.cols > 0);
 }
 
 TEGROUP_IMPL_HD int64_t tegroup_impl_sort_value(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
                                                 int32_t g) {
     if (g >= p->groups) return INT64_MAX;
-    if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, p->out_rows[g]);
+    if (key == TEGROUP_IMPL_SORT_BY_SIZE) return -tegroup_impl_max(0, tegroup_impl_prepare_read(p, g).rows);
     if (!tegroup_impl_prepare_owns(p, key, g)) return INT64_MAX - 1; /* behind those that do */
-    return key == TEGROUP_IMPL_SORT_BY_START ? p->start[g] : p->out_offset[g];
+    return key == TEGROUP_IMPL_SORT_BY_START ? tegroup_impl_prepare_read(p, g).start
+                                             : tegroup_impl_prepare_read(p, g).offset;
 }
 
 /* One comparator of Batcher's bitonic network: position i against its partner at this distance, in runs of this length. */
@@ -169,25 +208,23 @@ static inline void tegroup_impl_sort(const tegroup_impl_preparation *p, tegroup_
             for (i = 0; i < extent; i++) tegroup_impl_sort_compare(p, key, i, run, distance);
 }
 
-/* Position i of the sorted groups against the next, both among the `owners` that own something: cut the one that starts first
- * where the other begins. Returns the group that was cut, or -1. Reads the other's position only, so that positions can be
- * treated in any order. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_prepare_separate(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
-                                                      int32_t owners, int32_t i) {
-    int32_t g = p->order[i], next;
-    int64_t room;
-    if (i + 1 >= owners) return -1;
-    next = p->order[i + 1];
-    if (key == TEGROUP_IMPL_SORT_BY_START) {
-        room = p->start[next] - p->start[g];
-        if (p->out_rows[g] <= room) return -1;
-        p->out_rows[g] = room;
-    } else {
-        room = p->out_offset[next] - p->out_offset[g];
-        if (tegroup_impl_prepare_reach(p, g) <= room) return -1;
-        p->out_rows[g] = room / (p->ld > 0 ? p->ld : p->out_cols[g]); /* it owns elements, so it has columns */
+/* Rows that the group at position i of the sorted ones keeps to itself. Of two groups that share rows, or elements, the one that starts
+ * first ends where they meet; `owners` of them own something. Groups side by side in the rows of one buffer share none: each is held
+ * against those that begin before it ends, so that many of these take time by their number squared, and others do not. Of the others
+ * only where they begin is read, so that positions can be treated in any order. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_apart(const tegroup_impl_preparation *p, tegroup_impl_sort_key key,
+                                                   int32_t owners, int32_t i) {
+    const int by_start = key == TEGROUP_IMPL_SORT_BY_START;
+    tegroup_impl_place x = tegroup_impl_prepare_read(p, p->order[i]);
+    int32_t j;
+    for (j = i + 1; j < owners && x.rows > 0; j++) {
+        const tegroup_impl_place y = tegroup_impl_prepare_read(p, p->order[j]);
+        const int64_t ahead = by_start ? y.start - x.start : y.offset - x.offset;
+        if (ahead >= (by_start ? x.rows : tegroup_impl_prepare_reach(p, &x))) break;
+        x.rows = tegroup_impl_min(
+            x.rows, by_start ? ahead : tegroup_impl_room(ahead, p->ld > 0 ? p->ld : x.cols, x.cols, y.cols));
     }
-    return g;
+    return x.rows;
 }
 
 /* A header before any group was looked at. */
@@ -215,30 +252,33 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
     for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
     tegroup_impl_sort(p, key);
     for (i = 0; i < owners; i++) {
-        g = tegroup_impl_prepare_separate(p, key, owners, i);
-        if (g >= 0) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        const int64_t rows = tegroup_impl_prepare_apart(p, key, owners, i);
+        g = p->order[i];
+        if (rows < p->out_rows[g]) tegroup_impl_prepare_note(header, g, TEGROUP_SNAPSHOT_OVERLAP);
+        p->out_rows[g] = rows;
     }
 }
 
 /* All steps in order, on the host. */
 static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
+    tegroup_impl_place x = {0, 0, 0, 0};
     int32_t g, i;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
     for (g = 0; g < p->groups; g++) {
-        int64_t before = carry;
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, carry, &x));
+        tegroup_impl_prepare_write(p, g, &x);
         carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
-        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, before));
     }
     if (p->rows.starts) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
-    if (p->irregular) {
-        for (g = 0; g < p->groups; g++) tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g));
-        for (g = 0, carry = 0; g < p->groups; g++) {
-            int64_t before = carry;
-            carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(p, g));
-            tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before));
-        }
-        if (p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
+    for (g = 0, carry = 0; p->irregular && g < p->groups; g++) {
+        const int64_t before = carry;
+        x = tegroup_impl_prepare_read(p, g);
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_cols(p, g, &x));
+        carry = tegroup_impl_add(carry, tegroup_impl_prepare_elements(&x)); /* of one that is dropped, too */
+        tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_offset(p, g, before, &x));
+        tegroup_impl_prepare_write(p, g, &x);
     }
+    if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
     for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
         int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
         prefix[0] = 0;
@@ -254,19 +294,91 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
 
+/* The lie about group g that these bits tell of. */
+static inline tegroup_status tegroup_impl_prepare_lie(const tegroup_impl_preparation *p, int32_t g, uint32_t bits,
+                                                      tegroup_error *error) {
+    const char *const rows = "shape.row_sizes.data";
+    const int counts = p->rows.encoding == TEGROUP_ENCODING_COUNTS;
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_START), ERROR_VALUE, counts ? "shape.row_sizes.starts" : rows,
+                      counts ? "must not be negative; got is the group" : "must begin with 0; got is the group", 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_NEGATIVE), ERROR_VALUE, rows,
+                      counts ? "must hold no count below -1; got is the group" : "must not fall; got is the group",
+                      counts ? -1 : 0, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_OVERLAP), ERROR_OVERLAP, rows,
+                      "must be at most shape.row_sizes.stride before the last group; got is the group", p->rows.stride,
+                      g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_CAPACITY), ERROR_CAPACITY, rows,
+                      "must keep each group within shape.rows; got is the group", p->capacity_rows, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_COLS), ERROR_VALUE, "shape.col_sizes.data",
+                      "must be 0 to shape.cols; got is the group", p->capacity_cols, g);
+    TEGROUP_IMPL_RULE(!(bits & TEGROUP_SNAPSHOT_ELEMENTS), ERROR_CAPACITY,
+                      p->offsets ? "shape.offsets" : "shape.elements",
+                      p->offsets ? "must keep each group within shape.elements; got is the group"
+                                 : "must have room for each group; got is the group",
+                      p->capacity_elements, g);
+    return TEGROUP_OK;
+}
+
+/* Two groups that share rows, or elements, where no size lies otherwise. */
+static inline tegroup_status tegroup_impl_prepare_check_apart(const tegroup_impl_preparation *p,
+                                                              tegroup_impl_sort_key key, tegroup_error *error) {
+    int32_t owners = 0, lowest = -1, g, i;
+    for (g = 0; g < p->groups; g++) owners += tegroup_impl_prepare_owns(p, key, g);
+    tegroup_impl_sort(p, key);
+    for (i = 0; i < owners; i++) {
+        g = p->order[i];
+        if ((lowest < 0 || g < lowest)
+            && tegroup_impl_prepare_apart(p, key, owners, i) < tegroup_impl_prepare_read(p, g).rows)
+            lowest = g;
+    }
+    TEGROUP_IMPL_RULE(lowest < 0, ERROR_OVERLAP,
+                      key == TEGROUP_IMPL_SORT_BY_START ? "shape.row_sizes.starts" : "shape.offsets",
+                      key == TEGROUP_IMPL_SORT_BY_START ? "must give no two groups the same rows; got is the group"
+                                                        : "must give no two groups the same elements; got is the group",
+                      -1, lowest);
+    return TEGROUP_OK;
+}
+
+/* Sizes in host memory are looked at before anything is written. */
+static inline tegroup_status tegroup_impl_prepare_refuse(const tegroup_impl_preparation *p, tegroup_error *error) {
+    int32_t order[TEGROUP_MAX_GROUPS], g;
+    tegroup_impl_preparation asked = *p;
+    tegroup_impl_place x = {0, 0, 0, 0};
+    int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0, elements = 0;
+    for (g = 0; g < p->groups; g++) {
+        uint32_t bits = tegroup_impl_prepare_place(p, g, carry, &x);
+        carry = tegroup_impl_prepare_scan(p, carry, tegroup_impl_prepare_term(p, g));
+        if (p->irregular) {
+            bits |= tegroup_impl_prepare_cols(p, g, &x);
+            bits |= tegroup_impl_prepare_offset(p, g, elements, &x);
+            elements = tegroup_impl_add(elements, tegroup_impl_prepare_elements(&x));
+        }
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_lie(p, g, bits, error));
+    }
+    asked.out_rows = NULL;
+    asked.order = order;
+    if (p->rows.starts) TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_START, error));
+    if (p->irregular && p->offsets)
+        TEGROUP_IMPL_TRY(tegroup_impl_prepare_check_apart(&asked, TEGROUP_IMPL_SORT_BY_OFFSET, error));
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes, int32_t groups, int is_cols,
                                                       tegroup_error *error) {
 #define TEGROUP_IMPL_FIELD(name) (is_cols ? "shape.col_sizes." name : "shape.row_sizes." name)
-    TEGROUP_IMPL_RULE(sizes->encoding > TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be set", TEGROUP_ENCODING_COUNTS, sizes->encoding);
-    TEGROUP_IMPL_RULE(sizes->encoding <= TEGROUP_ENCODING_ENDS, ERROR_VALUE, TEGROUP_IMPL_FIELD("encoding"),
-                      "must be a tegroup_encoding", TEGROUP_ENCODING_ENDS, sizes->encoding);
+    TEGROUP_IMPL_RULE(sizes->encoding != TEGROUP_ENCODING_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("encoding"),
+                      "must be set", TEGROUP_ENCODING_COUNTS, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
+                           "must be a tegroup_encoding");
     TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
+                           "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
                       TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
-                      TEGROUP_SPACE_HOST, sizes->space);
+                      TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
     TEGROUP_IMPL_RULE(sizes->data != NULL || groups == 0, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_FIELD("data"),
                       "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(sizes->data, (size_t)tegroup_impl_bits(sizes->dtype) / 8), ERROR_ALIGNMENT,
@@ -317,6 +429,8 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     int ragged_cols;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
+    TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
     ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
@@ -397,6 +511,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
 #if defined(TEGROUP_IMPL_CUDA)
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
 #endif
+    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
     memset(desc->snapshot, 0, layout.total_bytes);
     header = (tegroup_snapshot_header *)desc->snapshot;
     tegroup_impl_snapshot_open(header, &p);

@@ -15,23 +15,18 @@ static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, co
 static inline tegroup_status tegroup_impl_check_scalars(const tegroup_scalars *s, const char *dtype_field,
                                                         const char *space_field, const char *stride_field,
                                                         tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)s->space <= TEGROUP_SPACE_DEVICE, ERROR_VALUE, space_field, "must be a tegroup_space",
-                      TEGROUP_SPACE_DEVICE, s->space);
+    TEGROUP_IMPL_RULE_ENUM(s->space, TEGROUP_SPACE_DEVICE, space_field, "must be a tegroup_space");
     if (s->space == TEGROUP_SPACE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(s->dtype == TEGROUP_DTYPE_UNSET || s->dtype == TEGROUP_DTYPE_F32 || s->dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, dtype_field, "must be F32 or F64", TEGROUP_DTYPE_F32, s->dtype);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(s->dtype, dtype_field, error));
     TEGROUP_IMPL_RULE(s->stride == 0 || s->stride == 1, ERROR_VALUE, stride_field, "must be 0 or 1", 1, s->stride);
     return TEGROUP_OK;
 }
 
 /* Rules of the options alone. */
 static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o, tegroup_error *error) {
-    TEGROUP_IMPL_RULE((uint32_t)o->compute <= TEGROUP_COMPUTE_F64, ERROR_VALUE, "options.compute",
-                      "must be a tegroup_compute", TEGROUP_COMPUTE_F64, o->compute);
-    TEGROUP_IMPL_RULE((uint32_t)o->backend < TEGROUP_BACKEND_COUNT, ERROR_VALUE, "options.backend",
-                      "must be a tegroup_backend", TEGROUP_BACKEND_COUNT - 1, o->backend);
-    TEGROUP_IMPL_RULE((uint32_t)o->check_level <= TEGROUP_CHECK_DEEP, ERROR_VALUE, "options.check_level",
-                      "must be a tegroup_check_level", TEGROUP_CHECK_DEEP, o->check_level);
+    TEGROUP_IMPL_RULE_ENUM(o->compute, TEGROUP_COMPUTE_F64, "options.compute", "must be a tegroup_compute");
+    TEGROUP_IMPL_RULE_ENUM(o->backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", "must be a tegroup_backend");
+    TEGROUP_IMPL_RULE_ENUM(o->check_level, TEGROUP_CHECK_DEEP, "options.check_level", "must be a tegroup_check_level");
     TEGROUP_IMPL_RULE(o->threads >= 0, ERROR_VALUE, "options.threads", "must not be negative", 0, o->threads);
     TEGROUP_IMPL_RULE(o->sm_limit >= 0, ERROR_VALUE, "options.sm_limit", "must not be negative", 0, o->sm_limit);
     TEGROUP_IMPL_RULE(o->data_alignment_bytes >= 0 && o->data_alignment_bytes <= TEGROUP_ALIGNMENT
@@ -57,10 +52,8 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
 static inline tegroup_status tegroup_impl_check_numbers(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
-    TEGROUP_IMPL_RULE((uint32_t)desc->op <= TEGROUP_OP_WGRAD, ERROR_VALUE, "op", "must be a tegroup_op",
-                      TEGROUP_OP_WGRAD, desc->op);
-    TEGROUP_IMPL_RULE((uint32_t)desc->tail <= TEGROUP_TAIL_POISON, ERROR_VALUE, names->tail, "must be a tegroup_tail",
-                      TEGROUP_TAIL_POISON, desc->tail);
+    TEGROUP_IMPL_RULE_ENUM(desc->op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
+    TEGROUP_IMPL_RULE_ENUM(desc->tail, TEGROUP_TAIL_POISON, names->tail, "must be a tegroup_tail");
     TEGROUP_IMPL_RULE(desc->accumulate == 0 || desc->accumulate == 1, ERROR_VALUE, "accumulate", "must be 0 or 1", 1,
                       desc->accumulate);
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
@@ -153,10 +146,7 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                           TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
                           desc->bias.dtype);
     }
-    TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || desc->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || desc->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32, desc->row_scale_dtype);
-    return TEGROUP_OK;
+    return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
 
 /* Rules about what goes with what. */

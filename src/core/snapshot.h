@@ -11,7 +11,8 @@
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
- * Sizes that lie are clamped so that no access leaves the buffers, and the header's status names the lie. */
+ * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
+ * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
 #define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
 #define TEGROUP_GRANULE(i) ((i) == 0 ? 4 : 8 << (i))
 
@@ -53,7 +54,8 @@ typedef struct tegroup_snapshot_view {
     const int64_t *offset; /* NULL when regular */
 } tegroup_snapshot_view;
 
-/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. */
+/* What tegroup_prepare does: read shape's sizes, write a snapshot of them. Its time grows with groups * log(groups), and with the square
+ * of those that lie side by side at `offsets` in the rows of one buffer. */
 typedef struct tegroup_prepare_desc {
     size_t         struct_size;    /* sizeof(tegroup_prepare_desc)                                            */
     tegroup_shape  shape;          /* row_sizes required; shape.snapshot is ignored                           */
@@ -61,4 +63,9 @@ typedef struct tegroup_prepare_desc {
     tegroup_space  space;          /* where the snapshot lives and the work runs; required                    */
     void          *snapshot;       /* TEGROUP_ALIGNMENT-aligned                                               */
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
+    int32_t        clamp;          /* sizes in host memory that lie: 0 = the call fails and names the group (ERROR_VALUE,
+                                      ERROR_CAPACITY, ERROR_OVERLAP), 1 = they are clamped, as those in device memory
+                                      always are, and the header's status tells                               */
+    tegroup_check_level check_level; /* DEEP: also asks the driver whose memory snapshot and sizes are, where space is
+                                      DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;

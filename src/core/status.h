@@ -37,6 +37,14 @@ typedef struct tegroup_error {
     int64_t        got;      /* the number that came                                              */
 } tegroup_error;
 
+/* How much a call checks. */
+typedef enum tegroup_check_level {
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
+                                device pointer is. Entries of one list are compared with single buffers,
+                                not with entries of another list                                         */
+} tegroup_check_level;
+
 /* An unread status is a warning. */
 #if defined(__GNUC__) || defined(__clang__)
 #define TEGROUP_IMPL_NODISCARD __attribute__((warn_unused_result))

@@ -25,7 +25,8 @@ typedef struct tegroup_sizes {
  *   uniform       row_sizes unset: [groups, rows, cols], every group alike (weights)
  *   ragged rows   row_sizes set:   a buffer of `rows` rows, group g owning some of them (activations)
  *   ragged both   col_sizes set too: group g is rows[g] x cols[g]; groups are packed one after another, or lie
- *                 at `offsets`, or (tensor.ld set) are rows of one buffer with room for the widest
+ *                 at `offsets`, or (tensor.ld set) are rows of one buffer with room for the widest, or (both set)
+ *                 windows of one buffer, above each other or side by side
  *
  * Once prepared, the shape carries its snapshot; copy a shape to give its row sizes to another tensor. */
 typedef struct tegroup_shape {

@@ -47,7 +47,7 @@ static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p
         }
 }
 
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
                                 int64_t words) {
     __shared__ tegroup_snapshot_header result;
@@ -70,8 +70,9 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
         __syncthreads();
         tegroup_impl_block_sort(p, key);
         for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
-            const int32_t g = tegroup_impl_prepare_separate(&p, key, owners, i);
-            if (g >= 0) note(g, TEGROUP_SNAPSHOT_OVERLAP);
+            const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
+            if (kept < p.out_rows[p.order[i]]) note(p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
+            p.out_rows[p.order[i]] = kept;
         }
         __syncthreads();
     };
@@ -85,16 +86,32 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
         tegroup_impl_block_scan(
             p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
             [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
-            [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_place(&p, g, carry)); });
+            [&](int32_t g, int64_t carry) {
+                tegroup_impl_place x = {0, 0, 0, 0};
+                note(g, tegroup_impl_prepare_place(&p, g, carry, &x));
+                tegroup_impl_prepare_write(&p, g, &x);
+            });
     if (p.rows.starts) disjoin(TEGROUP_IMPL_SORT_BY_START);
     if (p.irregular) {
-        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
-            note(g, tegroup_impl_prepare_cols(&p, g));
-        __syncthreads();
+        auto sized = [&](int32_t g, uint32_t *bits) {
+            tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+            *bits = tegroup_impl_prepare_cols(&p, g, &x);
+            return x;
+        };
         tegroup_impl_block_scan(
-            p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_elements(&p, g); },
+            p.groups, 0,
+            [&](int32_t g) {
+                uint32_t bits;
+                const tegroup_impl_place x = sized(g, &bits);
+                return tegroup_impl_prepare_elements(&x);
+            },
             [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
-            [&](int32_t g, int64_t carry) { note(g, tegroup_impl_prepare_offset(&p, g, carry)); });
+            [&](int32_t g, int64_t carry) {
+                uint32_t bits;
+                tegroup_impl_place x = sized(g, &bits);
+                note(g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
+                tegroup_impl_prepare_write(&p, g, &x);
+            });
         if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
     }
     for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
@@ -128,9 +145,22 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS)
     if (thread == 0) *header = result;
 }
 
+/* The deep check: what the kernel reads and writes is device memory. */
+static inline tegroup_status tegroup_impl_cuda_check_prepare(const tegroup_prepare_desc *desc, tegroup_error *error) {
+    const tegroup_shape *shape = &desc->shape;
+    const int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(desc->snapshot, "snapshot", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.data, "shape.row_sizes.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_address(shape->row_sizes.starts, "shape.row_sizes.starts", error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_cuda_check_address(ragged_cols ? shape->col_sizes.data : NULL, "shape.col_sizes.data", error));
+    return tegroup_impl_cuda_check_address(shape->offsets, "shape.offsets", error);
+}
+
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
                                                        const tegroup_prepare_desc *desc, const tegroup_layout *layout,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    if (desc->check_level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_prepare(desc, error));
     return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_prepare_kernel, 1, TEGROUP_IMPL_PREPARE_THREADS, 0,
                                                         stream, *p, (tegroup_snapshot_header *)desc->snapshot,
                                                         (int64_t)(layout->total_bytes / 4)),

@@ -25,8 +25,10 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
                       TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE((uint32_t)t->dtype < TEGROUP_DTYPE_COUNT && (TEGROUP_IMPL_FLOATS >> t->dtype & 1u), ERROR_DTYPE,
-                      paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                           "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                      "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
                       "must equal input.shape.groups", like->groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
@@ -51,6 +53,7 @@ static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor
                                                             tegroup_error *error) {
     TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
                       TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
 
@@ -80,8 +83,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
     const int scales =
         op->kind == TEGROUP_CHAIN_LINEAR || op->kind == TEGROUP_CHAIN_ACTIVATION || op->kind == TEGROUP_CHAIN_SCALE;
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_UNSET, ERROR_UNSET, "ops.kind", "must be set", TEGROUP_CHAIN_LINEAR, 0);
-    TEGROUP_IMPL_RULE((uint32_t)op->kind <= TEGROUP_CHAIN_USER, ERROR_VALUE, "ops.kind", "must be a tegroup_chain_kind",
-                      TEGROUP_CHAIN_USER, op->kind);
+    TEGROUP_IMPL_RULE_ENUM(op->kind, TEGROUP_CHAIN_USER, "ops.kind", "must be a tegroup_chain_kind");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_real(given->row_scale_dtype, "arguments.row_scale_dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->out, "arguments.out.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_input, "arguments.grad_input.dtype", error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_there(&given->grad_row_scale, "arguments.grad_row_scale.dtype", error));
@@ -143,15 +146,10 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "needs grad_output", 1, 0);
     TEGROUP_IMPL_RULE(i > 0 || TEGROUP_IMPL_THERE(given->grad_input) || !TEGROUP_IMPL_THERE(given->grad_row_scale),
                       ERROR_COMBINATION, "arguments.grad_row_scale", "needs grad_input in the first op", 1, 0);
-    TEGROUP_IMPL_RULE(given->row_scale_dtype == TEGROUP_DTYPE_UNSET || given->row_scale_dtype == TEGROUP_DTYPE_F32
-                          || given->row_scale_dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, "arguments.row_scale_dtype", "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->row_scale_dtype);
     if (!TEGROUP_IMPL_THERE(given->grad_row_scale)) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(op->kind == TEGROUP_CHAIN_LINEAR || given->grad_row_scale.dtype == TEGROUP_DTYPE_F32
-                          || given->grad_row_scale.dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], "must be F32 or F64", TEGROUP_DTYPE_F32,
-                      given->grad_row_scale.dtype);
+    if (op->kind != TEGROUP_CHAIN_LINEAR)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_real(given->grad_row_scale.dtype, grad_row_scale[TEGROUP_IMPL_MEMBER_DTYPE], error));
     return tegroup_impl_chain_check_rows(desc, &given->grad_row_scale, 1, grad_row_scale, error);
 }
 

@@ -31,26 +31,19 @@ TEGROUP_IMPL_HD double tegroup_impl_fma_f64(double a, double b, double c) {
 #endif
 }
 
-/* x, or the bound that it passes; anything for NaN, so who calls this multiplies by x once more. */
-TEGROUP_IMPL_HD float tegroup_impl_bounded_f32(float x, float bound) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fmaxf(x, -bound), bound);
-#else
-    return x < -bound ? -bound : x > bound ? bound : x;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_bounded_f64(double x, double bound) {
-    return x < -bound ? -bound : x > bound ? bound : x;
-}
-/* |x|, but no more than where the tail below is 0; anything for NaN. */
-TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) {
-#if defined(__CUDA_ARCH__)
-    return fminf(fabsf(x), 15.0f);
-#else
-    return x > -15.0f && x < 15.0f ? fabsf(x) : 15.0f;
-#endif
-}
-TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return x > -40 && x < 40 ? fabs(x) : 40.0; }
+/* @each-real */
+/* x, or the bound that it passes; NaN stays. */
+TEGROUP_IMPL_HD REAL tegroup_impl_at_least_FSUF(REAL x, REAL bound) { return x < bound ? bound : x; }
+TEGROUP_IMPL_HD REAL tegroup_impl_at_most_FSUF(REAL x, REAL bound) { return x > bound ? bound : x; }
+/* @end */
+
+/* What stands for infinity where it is multiplied by 0. */
+#define TEGROUP_IMPL_LARGEST_f32 3.4028234663852886e38f
+#define TEGROUP_IMPL_LARGEST_f64 1.7976931348623157e308
+
+/* |x|, but no more than where the tail below is 0. */
+TEGROUP_IMPL_HD float tegroup_impl_magnitude_f32(float x) { return tegroup_impl_at_most_f32(fabsf(x), 15.0f); }
+TEGROUP_IMPL_HD double tegroup_impl_magnitude_f64(double x) { return tegroup_impl_at_most_f64(fabs(x), 40.0); }
 
 #if defined(__CUDA_ARCH__)
 /* 2^x, at most 2 ULP off; 0 below 2^-126. */
@@ -78,7 +71,7 @@ TEGROUP_IMPL_HD float tegroup_impl_sigmoid_f32(float x, int half) {
 #if defined(__CUDA_ARCH__)
     float high, low;
     if (half) return tegroup_impl_reciprocal(__fadd_rn(1.0f, tegroup_impl_power(__fmul_rn(x, -1.442695021629333f))));
-    x = tegroup_impl_bounded_f32(x, 128.0f);
+    x = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -128.0f), 128.0f);
     high = __fmul_rn(x, -1.442695021629333f);
     low = __fmaf_rn(x, -1.442695021629333f, -high);
     low = __fmaf_rn(x, -1.925963033500e-8f, low);
@@ -182,7 +175,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 /* @each-real */
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
+ * half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -190,7 +184,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
     case TEGROUP_ACTIVATION_GEGLU:
         w = tegroup_impl_magnitude_FSUF(x);
         s = tegroup_impl_tail_FSUF(w, half, &density);
-        *slope = tegroup_impl_fma_FSUF(x, density, x > 0 ? (REAL)1 - s : s);
+        *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
     case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (REAL)0 : x;
     case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
@@ -199,7 +193,7 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
         *slope = w + w;
         return tegroup_impl_mul_FSUF(w, w);
     case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
-        w = tegroup_impl_bounded_FSUF(x, 24);
+        w = tegroup_impl_at_most_FSUF(tegroup_impl_at_least_FSUF(x, -24), 24);
         s = tegroup_impl_mul_FSUF(w, w);
         rate = tegroup_impl_fma_FSUF(s, (REAL)0.21406444881780073, (REAL)1.5957691216057308);
         rated = 1;
@@ -213,10 +207,11 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
     default: break;
     }
     s = tegroup_impl_sigmoid_FSUF(w, half);
-    x = tegroup_impl_mul_FSUF(x, s);
+    x = tegroup_impl_at_least_FSUF(x, -TEGROUP_IMPL_LARGEST_FSUF);
     w = (REAL)1 - s;
-    *slope = tegroup_impl_fma_FSUF(x, rated ? tegroup_impl_mul_FSUF(rate, w) : w, s);
-    return x;
+    *slope = tegroup_impl_fma_FSUF(tegroup_impl_mul_FSUF(tegroup_impl_at_most_FSUF(x, TEGROUP_IMPL_LARGEST_FSUF), s),
+                                   rated ? tegroup_impl_mul_FSUF(rate, w) : w, s);
+    return tegroup_impl_mul_FSUF(x, s);
 }
 
 /* What the kind gives for a gate and an up, which is not looked at without one; and, the other way, the gradients of both

@@ -5,7 +5,11 @@
  *
  * Sources: GLU variants: Shazeer 2020, arXiv:2002.05202. GELU and its tanh form: Hendrycks and Gimpel, arXiv:1606.08415.
  * Squared ReLU: So et al. 2021, arXiv:2109.08668. Clamped SwiGLU: swiglu in gpt_oss/torch/model.py of github.com/openai/gpt-oss,
- * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond. */
+ * which interleaves gate and up. Derivatives are torch autograd's: ReLU's is 0 at 0, a clamp's 1 at its limits and 0 beyond.
+ *
+ * At an infinite gate its function and the derivative are their limits: gate and 1 at infinity, 0 and 0 at minus infinity (of
+ * RELU_SQUARED infinity and infinity, of IDENTITY gate and 1). What is multiplied then, up, row_scale and gradients, is multiplied
+ * as IEEE 754 says: 0 times infinity is NaN. A NaN among gate and up shows in the output. */
 typedef enum tegroup_activation {
     TEGROUP_ACTIVATION_UNSET          = 0,
     TEGROUP_ACTIVATION_SWIGLU         = 1, /* gate sigmoid(gate) up                                                   */

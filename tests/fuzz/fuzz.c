@@ -166,6 +166,15 @@ static void check_layout(const tegroup_layout *layout) {
     check_text(tegroup_layout_text(layout, text, size), text, size);
 }
 
+/* Do rows of `cols` elements, `ld` apart, from one element and from a later one share any? Row by row where the first reaches the second. */
+static int share(__int128 from, int64_t rows, int64_t cols, __int128 later, int64_t other_rows, int64_t other_cols, int64_t ld) {
+    __int128 row;
+    if (rows <= 0 || cols <= 0 || other_rows <= 0 || other_cols <= 0) return 0;
+    row = (later - from) / ld; /* the row of the first one that begins last before the second, or where it does */
+    if (row < rows && later < from + row * ld + cols) return 1;
+    return row + 1 < rows && later + other_cols > from + (row + 1) * ld;
+}
+
 static void check_snapshot(const tegroup_prepare_desc *desc) {
     const tegroup_shape *shape = &desc->shape;
     tegroup_snapshot_view view = tegroup_snapshot_read(desc->snapshot);
@@ -208,9 +217,9 @@ static void check_snapshot(const tegroup_prepare_desc *desc) {
         __int128 from = view.offset[g], to = from + (rows && cols ? (__int128)(rows - 1) * ld + cols : 0);
         MUST(cols >= 0 && cols <= shape->cols && from >= 0 && to <= shape->elements);
         for (h = 0; h < g && to > from; h++) {
-            int64_t other_ld = desc->ld ? desc->ld : view.cols[h];
-            __int128 other = view.offset[h], other_to = other + (view.rows[h] > 0 && view.cols[h] ? (__int128)(view.rows[h] - 1) * other_ld + view.cols[h] : 0);
-            MUST(other_to == other || from >= other_to || other >= to);
+            int64_t other_rows = view.rows[h], other_cols = view.cols[h], other_ld = desc->ld ? desc->ld : other_cols;
+            __int128 other = view.offset[h];
+            MUST(from <= other ? !share(from, rows, cols, other, other_rows, other_cols, ld) : !share(other, other_rows, other_cols, from, rows, cols, other_ld));
         }
     }
 }
@@ -318,7 +327,8 @@ static void make_size_data(tegroup_shape *shape, int hostile) {
 
 static void fuzz_prepare(void) {
     static const field numbers[] = {FIELD(tegroup_prepare_desc, struct_size), FIELD(tegroup_prepare_desc, ld), FIELD(tegroup_prepare_desc, space),
-                                    FIELD(tegroup_prepare_desc, snapshot_bytes), SHAPE_FIELDS(tegroup_prepare_desc, shape)};
+                                    FIELD(tegroup_prepare_desc, snapshot_bytes), FIELD(tegroup_prepare_desc, clamp), FIELD(tegroup_prepare_desc, check_level),
+                                    SHAPE_FIELDS(tegroup_prepare_desc, shape)};
     static const field pointers[] = {FIELD(tegroup_prepare_desc, shape.row_sizes.data), FIELD(tegroup_prepare_desc, shape.row_sizes.starts),
                                      FIELD(tegroup_prepare_desc, shape.col_sizes.data), FIELD(tegroup_prepare_desc, shape.offsets),
                                      FIELD(tegroup_prepare_desc, snapshot)};
@@ -338,8 +348,10 @@ static void fuzz_prepare(void) {
     if (chance(50)) {
         shape->col_sizes.encoding = (tegroup_encoding)below(2);
         shape->elements = chance(70) ? byte() * 4 : number();
-        desc.ld = chance(30) ? shape->cols + below(4) : 0;
+        desc.ld = chance(30) ? shape->cols + below(chance(50) ? 4 : 40) : 0;
     }
+    desc.clamp = below(2);
+    desc.check_level = (tegroup_check_level)below(2);
     make_sizes(shape);
     spoil_numbers(&desc, numbers, COUNT(numbers));
 
@@ -365,8 +377,10 @@ static void fuzz_prepare(void) {
     before = memory_hash();
     status = tegroup_prepare(&desc, NULL, &error);
     check_error(status, &error);
-    if (status == TEGROUP_OK) check_snapshot(&desc);
-    else MUST(memory_hash() == before);
+    if (status == TEGROUP_OK) {
+        check_snapshot(&desc);
+        MUST(desc.clamp || ((const tegroup_snapshot_header *)desc.snapshot)->status == 0); /* lies are refused */
+    } else MUST(memory_hash() == before);
 }
 
 /* ---- GEMM: problem, explain, plan, check, run ------------------------------------------------------------------ */
@@ -466,6 +480,7 @@ static void prepare_tensor(tegroup_tensor *t) {
     desc.space = TEGROUP_SPACE_HOST;
     desc.shape = t->shape;
     desc.ld = t->ld;
+    desc.clamp = chance(80);
     make_sizes(&desc.shape);
     make_size_data(&desc.shape, 10);
     if (tegroup_snapshot_layout(&desc.shape, &layout, NULL) != TEGROUP_OK) return;

@@ -216,6 +216,7 @@ UTEST(gpu, snapshots_equal_the_hosts) {
         memset(&desc, 0, sizeof desc);
         desc.struct_size = sizeof desc;
         desc.space = TEGROUP_SPACE_HOST;
+        desc.clamp = 1; /* on the device that makes no difference */
         desc.shape.groups = groups;
         desc.shape.rows = rng_int(&r, 0, 3000);
         desc.shape.cols = rng_int(&r, 0, 50);
@@ -247,7 +248,8 @@ UTEST(gpu, snapshots_equal_the_hosts) {
             if (rng_chance(&r, 40)) {
                 for (int32_t g = 0; g <= groups; g++) cols[g] = rng_int(&r, -2, desc.shape.elements);
                 desc.shape.offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, cols, groups + 1);
-            } else if (rng_chance(&r, 30)) desc.ld = desc.shape.cols + rng_int(&r, 1, 9);
+            }
+            if (rng_chance(&r, 30)) desc.ld = desc.shape.cols + rng_int(&r, 1, rng_chance(&r, 50) ? 9 : 2000); /* with offsets: windows side by side */
         }
         ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&desc.shape, &layout, NULL));
         void *ours = guarded(layout.total_bytes), *theirs = guarded(layout.total_bytes);
@@ -267,6 +269,63 @@ UTEST(gpu, snapshots_equal_the_hosts) {
         totals.snapshots++;
         guards_release(mark);
     }
+}
+
+/* A host address where the sizes, or the snapshot, are said to be on the device: the deep check asks the driver, names the field and
+ * launches nothing, so that the context lives on. */
+UTEST(gpu, prepare_asks_whose_memory_it_is) {
+    static const char *const fields[] = {"snapshot", "shape.row_sizes.data", "shape.row_sizes.starts", "shape.col_sizes.data", "shape.offsets"};
+    enum { GROUPS = 3 };
+    const int64_t rows[GROUPS] = {2, 0, 3}, starts[GROUPS] = {4, 0, 1}, cols[GROUPS] = {1, 5, 4}, offsets[GROUPS] = {20, 0, 2};
+    void *mark = guards_mark();
+    tegroup_prepare_desc host, device;
+    tegroup_layout layout;
+    tegroup_error error;
+    memset(&host, 0, sizeof host);
+    host.struct_size = sizeof host;
+    host.space = TEGROUP_SPACE_DEVICE;
+    host.check_level = TEGROUP_CHECK_DEEP;
+    host.shape.groups = GROUPS;
+    host.shape.rows = 6;
+    host.shape.cols = 5;
+    host.shape.elements = 30;
+    host.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    host.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    host.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    host.shape.col_sizes = host.shape.row_sizes;
+    host.shape.row_sizes.data = index_array(TEGROUP_DTYPE_I64, rows, GROUPS);
+    host.shape.row_sizes.starts = index_array(TEGROUP_DTYPE_I64, starts, GROUPS);
+    host.shape.col_sizes.data = index_array(TEGROUP_DTYPE_I64, cols, GROUPS);
+    host.shape.offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, offsets, GROUPS);
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&host.shape, &layout, NULL));
+    host.snapshot = guarded(layout.total_bytes);
+    host.snapshot_bytes = layout.total_bytes;
+    guarded_remember(host.snapshot);
+    mirror_up(mark);
+    device = host;
+    shape_to_device(&device.shape);
+    device.snapshot = device_of(host.snapshot);
+    for (int i = 0; i < 5; i++) {
+        tegroup_prepare_desc lost = device;
+        if (i == 0) lost.snapshot = host.snapshot;
+        if (i == 1) lost.shape.row_sizes.data = host.shape.row_sizes.data;
+        if (i == 2) lost.shape.row_sizes.starts = host.shape.row_sizes.starts;
+        if (i == 3) lost.shape.col_sizes.data = host.shape.col_sizes.data;
+        if (i == 4) lost.shape.offsets = host.shape.offsets;
+        ASSERT_EQ(TEGROUP_ERROR_VALUE, tegroup_prepare(&lost, NULL, &error));
+        ASSERT_STREQ(fields[i], error.field);
+        ASSERT_EQ((int64_t)cudaMemoryTypeDevice, error.expected);
+    }
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    ASSERT_EQ(0, guarded_changed(host.snapshot));
+    mirror_up(mark);
+    ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&device, NULL, &error));
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    ASSERT_EQ(0u, tegroup_snapshot_read(host.snapshot).header->status);
+    ASSERT_EQ(5, tegroup_snapshot_read(host.snapshot).header->rows_total);
+    guards_release(mark);
 }
 
 /* ---- the contract, line by line, on every backend ----------------------------------------------------------------- */
@@ -590,14 +649,14 @@ static void hostile_sizes(int *utest_result, int b) {
         spec s = spec_for(&r, ops[configuration % 3], 12, 24, backends[b]);
         s.groups = (int32_t)rng_int(&r, 1, 6);
         s.m = random_rows(&r, s.groups, 12, 0);
+        s.ng = s.kg = NULL;
+        s.lists = 0;
         if (configuration % 4 == 3 && backends[b] != TEGROUP_BACKEND_SM90) { /* columns lie, too */
             s.ng = random_widths(&r, s.groups, s.n);
             s.kg = random_widths(&r, s.groups, s.k);
             s.pack = (pack_kind)rng_int(&r, 0, 2);
             for_backend(&r, &s, backends[b]);
         }
-        s.ng = s.kg = NULL;
-        s.lists = 0;
         s.tail_rows = rng_int(&r, 0, 3);
         s.alignment = rng_int(&r, 1, 16);
         s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
@@ -704,6 +763,7 @@ static void hostile_host_sizes(int *utest_result, int b) {
         s.place = PLACE_DENSE;
         s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
         s.index = TEGROUP_DTYPE_I64;
+        s.clamp = 1;
         problem_for(&p, &s, backends[b]);
         int64_t *sizes = (int64_t *)(uintptr_t)p.desc.a.shape.row_sizes.data;
         for (int32_t g = 0; g < s.groups; g++) if (rng_chance(&r, 40)) sizes[g] = hostile_value(&r);

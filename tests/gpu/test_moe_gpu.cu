@@ -294,6 +294,45 @@ UTEST(moe_gpu, activations_inside_another_kernel) {
     }
 }
 
+/* Every gate with every up, of infinities, NaN and numbers, by vectors and by elements. */
+UTEST(moe_gpu, activations_at_infinity) {
+    rng r = rng_seed(5013);
+    for (int i = 0; i < 32 * ACTIVATIONS; i++) {
+        void *mark = guards_mark();
+        const tegroup_activation kind = activations[i % ACTIVATIONS];
+        const tegroup_dtype dtype = dtypes[i / ACTIVATIONS % 4];
+        const int vectors = i / ACTIVATIONS / 8 % 2;
+        const int64_t step = i / ACTIVATIONS / 4 % 2 && is_gated(kind) ? 2 : 1, to_up = step == 2 ? 1 : UPS_BEYOND;
+        gate_case c;
+        gate_make(&c, &r, vectors, kind, dtype, dtype, (int32_t)step - 1, 1, GATES_BEYOND, UPS_BEYOND, 0);
+        c.f.row_scale = c.b.row_scale = c.b.grad_row_scale = no_matrix();
+        c.f.alpha = c.b.alpha = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 16 ? 0.8125 : 0;
+        c.f.limit = c.b.limit = c.f.alpha != 0 ? (double)INFINITY : 0;
+        c.b.grad_input = matrix(&r, vectors, dtype, GATES_BEYOND, c.f.input.cols);
+        for (int g = 0; g < GATES_BEYOND; g++)
+            for (int u = 0; u < UPS_BEYOND; u++) {
+                set(&c.f.input, g, step * u, gates_beyond[g]);
+                if (is_gated(kind)) set(&c.f.input, g, step * u + to_up, ups_beyond[u]);
+                set(&c.b.grad_output, g, u, 1);
+            }
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        mirror_down();
+        for (int g = 0; g < GATES_BEYOND; g++)
+            for (int u = 0; u < UPS_BEYOND; u++) {
+                const activation_beyond e = activation_expect_beyond(kind, c.f.alpha, c.f.limit, gates_beyond[g], ups_beyond[u]);
+                ASSERT_TRUE(same_beyond(at(&c.f.output, g, u), e.out));
+                ASSERT_TRUE(same_beyond(at(&c.b.grad_input, g, step * u), e.grad_gate));
+                if (is_gated(kind)) ASSERT_TRUE(same_beyond(at(&c.b.grad_input, g, step * u + to_up), e.grad_up));
+            }
+        ASSERT_EQ(0, guards_changed());
+        guards_release(mark);
+    }
+}
+
 /* ---- permutation ------------------------------------------------------------------------------------------------------- */
 
 typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permutation_desc d; } routing;

@@ -98,4 +98,40 @@ SUPPORT activation_expected activation_expect(tegroup_activation kind, double al
     return e;
 }
 
+/* At infinities and NaN, for a row_scale and a dy of 1: a function of the gate is its limit there, and products are IEEE 754's. */
+typedef struct activation_beyond { double out, grad_gate, grad_up; } activation_beyond;
+
+SUPPORT activation_beyond activation_expect_beyond(tegroup_activation kind, double alpha, double limit, double gate, double up) {
+    const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED, squares = kind == TEGROUP_ACTIVATION_RELU_SQUARED,
+              rectifies = squares || kind == TEGROUP_ACTIVATION_REGLU || kind == TEGROUP_ACTIVATION_RELU;
+    if (limit == 0) limit = 7;
+    const int shut = (clamps && gate > limit) || (rectifies && gate <= 0);
+    const double x = clamps && gate > limit ? limit : gate, u = !is_gated(kind) ? 1 : clamps ? fmax(-limit, fmin(limit, up)) + 1 : up;
+    double value, slope;
+    activation_beyond e;
+    if (isnan(x)) {
+        value = NAN;
+        slope = kind == TEGROUP_ACTIVATION_IDENTITY || (rectifies && !squares) ? 1 : (double)NAN; /* taken for inside */
+    } else if (isinf(x)) {
+        value = x > 0 || kind == TEGROUP_ACTIVATION_IDENTITY ? x : 0;
+        slope = squares ? (x > 0 ? x : 0) : x > 0 || kind == TEGROUP_ACTIVATION_IDENTITY;
+    } else {
+        const activation_expected finite = activation_expect(kind, alpha, limit, arithmetic_of(TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, 0), x, clamps ? 0 : 1, 1, 1);
+        value = finite.out.want;
+        slope = finite.grad_gate.want;
+    }
+    e.out = value * (isnan(up) && is_gated(kind) ? up : u);
+    e.grad_gate = shut ? 0 : slope * (isnan(up) && is_gated(kind) ? up : u);
+    e.grad_up = clamps && (up > limit || up < -limit) ? 0 : value;
+    return e;
+}
+
+/* The same infinity, both NaN, or as near as halves are. */
+SUPPORT int same_beyond(double got, double want) {
+    if (isnan(want) || isinf(want)) return isnan(want) ? isnan(got) : got == want;
+    return fabs(got - want) <= 0x1p-7 * fabs(want) + 1e-6;
+}
+static const double gates_beyond[] = {(double)INFINITY, -(double)INFINITY, (double)NAN, 2, -2}, ups_beyond[] = {2, -3, 0.5, 0, 1, (double)INFINITY, -(double)INFINITY, (double)NAN};
+enum { GATES_BEYOND = sizeof gates_beyond / sizeof *gates_beyond, UPS_BEYOND = sizeof ups_beyond / sizeof *ups_beyond };
+
 #endif

@@ -275,7 +275,7 @@ SUPPORT void fill(rng *r, fill_kind kind, tegroup_dtype dtype, void *data, int64
 /* ---- random grouped problems ------------------------------------------------------------------------------------- */
 
 typedef enum place_kind { PLACE_DENSE, PLACE_ALIGNED, PLACE_STRIDE, PLACE_STARTS } place_kind;
-typedef enum pack_kind { PACK_DENSE, PACK_OFFSETS, PACK_LD } pack_kind;
+typedef enum pack_kind { PACK_DENSE, PACK_OFFSETS, PACK_LD, PACK_WINDOWS } pack_kind; /* WINDOWS: side by side in the rows of one buffer */
 typedef enum c_kind { C_NONE, C_SEPARATE, C_IN_PLACE, C_ACCUMULATE } c_kind;
 enum { SCALARS_DEFAULT, SCALARS_ONE, SCALARS_EACH };
 
@@ -310,6 +310,7 @@ typedef struct spec {
     fill_kind fill_a, fill_b, fill_c;
     tegroup_tail tail;
     int32_t threads;
+    int32_t clamp;               /* 1: sizes in host memory may lie                                 */
     uint64_t seed;
 } spec;
 
@@ -323,6 +324,7 @@ typedef struct grid {
     int64_t *row0;   /* [groups] number of each group's first row, where picked             */
     tegroup_gather gather;
     void *snapshot; /* owned here: to be prepared; NULL = none or another grid's */
+    int32_t clamp;
 } grid;
 
 typedef struct problem {
@@ -452,10 +454,11 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     int32_t G = s->groups;
     tegroup_shape *shape = &t->tensor.shape;
     int ragged = sizes.encoding != TEGROUP_ENCODING_UNSET;
-    int64_t ld = width + s->pad, group_stride = 0, elements = 0, element = (int64_t)size_of(dtype);
+    int64_t ld = width + s->pad, group_stride = 0, elements = 0, window = 3, element = (int64_t)size_of(dtype);
     if (s->apart && cols == NULL && (t == &p->a || t == &p->b)) ld = (ld * element + 15) / 16 * 16 / element;
     memset(t, 0, sizeof *t);
     t->dtype = t->tensor.dtype = dtype;
+    t->clamp = s->clamp;
     t->rows = (int64_t *)scratch((size_t)G * 8);
     t->cols = (int64_t *)scratch((size_t)G * 8);
     t->ld = (int64_t *)scratch((size_t)G * 8);
@@ -465,6 +468,12 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     shape->cols = width;
     shape->row_sizes = sizes;
     int64_t *offset = (int64_t *)scratch((size_t)(G + 1) * 8);
+    if (cols != NULL && s->pack == PACK_WINDOWS) {
+        int64_t sum = 0;
+        for (int32_t g = 0; g < G; g++) sum += cols[g];
+        if (sum > width) ld = sum + s->pad;
+        if (s->aligned) ld = (ld + 7) / 8 * 8;
+    }
     if (ld != width && cols == NULL) t->tensor.ld = ld;
     if (cols != NULL) {
         memset(&shape->col_sizes, 0, sizeof shape->col_sizes);
@@ -472,27 +481,31 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
         shape->col_sizes.dtype = sizes.dtype;
         shape->col_sizes.space = TEGROUP_SPACE_HOST;
         shape->col_sizes.data = index_array(sizes.dtype, cols, G);
-        if (s->pack == PACK_LD) t->tensor.ld = ld;
+        if (s->pack >= PACK_LD) t->tensor.ld = ld;
     }
     if (gathered) gather_make(s, t, start, capacity, rows, (char)gathered);
     if (!ragged && s->pad > 0) t->tensor.group_stride = group_stride = capacity * ld + (s->aligned ? 8 : 5);
     for (int32_t g = 0; g < G; g++) {
         t->rows[g] = rows[g];
         t->cols[g] = cols != NULL ? cols[g] : width;
-        t->ld[g] = cols != NULL && s->pack != PACK_LD ? cols[g] : ld;
+        t->ld[g] = cols != NULL && s->pack < PACK_LD ? cols[g] : ld;
         if (!ragged) offset[g] = g * (group_stride != 0 ? group_stride : capacity * ld);
         else if (cols == NULL || s->pack == PACK_LD) offset[g] = start[g] * ld;
+        else if (s->pack == PACK_WINDOWS) offset[g] = window + g % 3 * ld;
         else offset[g] = elements += s->pack == PACK_OFFSETS ? 3 : 0;
-        if (cols != NULL && s->pack != PACK_LD) elements += rows[g] * cols[g];
+        if (cols == NULL || s->pack == PACK_LD) continue;
+        if (s->pack != PACK_WINDOWS) elements += rows[g] * cols[g];
+        else if (rows[g] > 0 && cols[g] > 0 && offset[g] + (rows[g] - 1) * ld + cols[g] > elements) elements = offset[g] + (rows[g] - 1) * ld + cols[g];
+        window += cols[g];
     }
     if (!ragged) elements = G == 0 ? 0 : offset[G - 1] + (capacity > 0 ? (capacity - 1) * ld + width : 0);
     else if (gathered) elements = capacity > 0 ? (t->gather.rows - 1) * ld + width : 0;
     else if (cols == NULL || s->pack == PACK_LD) elements = capacity > 0 ? (capacity - 1) * ld + width : 0;
     else elements += 2;
     if (cols != NULL) shape->elements = elements;
-    if (cols != NULL && s->pack == PACK_OFFSETS) {
+    if (cols != NULL && (s->pack == PACK_OFFSETS || s->pack == PACK_WINDOWS)) {
         shape->offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, offset, G);
-        if (s->seed % 2 == 1) { /* the groups in the opposite order */
+        if (s->pack == PACK_OFFSETS && s->seed % 2 == 1) { /* the groups in the opposite order */
             int64_t at = 1;
             for (int32_t g = G - 1; g >= 0; g--) {
                 ((int64_t *)(uintptr_t)shape->offsets)[g] = offset[g] = at;
@@ -705,6 +718,7 @@ SUPPORT tegroup_status grid_prepare(const grid *t, tegroup_error *error) {
     desc.space = TEGROUP_SPACE_HOST;
     desc.snapshot = t->snapshot;
     desc.snapshot_bytes = guarded_find(t->snapshot)->bytes;
+    desc.clamp = t->clamp;
     return tegroup_prepare(&desc, NULL, error);
 }
 SUPPORT tegroup_status problem_prepare(problem *p) {
@@ -916,7 +930,7 @@ SUPPORT spec random_spec(rng *r, tegroup_op op, int64_t most_rows, int64_t most_
             int which = (int)rng_int(r, 1, 3);
             if (which & 1) s.ng = random_widths(r, s.groups, s.n);
             if (which & 2) s.kg = random_widths(r, s.groups, s.k);
-            s.pack = (pack_kind)rng_int(r, 0, 2);
+            s.pack = (pack_kind)rng_int(r, 0, 3);
         }
     }
     s.threads = rng_chance(r, 10) ? (int32_t)rng_int(r, 0, 4) : 1; /* few: waking threads takes longer than these products */

@@ -733,6 +733,43 @@ UTEST(chain, refuses_to_plan) {
     free(k);
 }
 
+/* Enums out of range, below and above: VALUE, and the number that came. */
+#define NO_ENUM(lvalue, type, last, name, op)                                                                          \
+    do {                                                                                                               \
+        NO(PLAN, lvalue = (type)-1, VALUE, name, op);                                                                  \
+        ASSERT_EQ(k->error.got, -1);                                                                                   \
+        NO(PLAN, lvalue = (type)((last) + 1), VALUE, name, op);                                                        \
+        ASSERT_EQ(k->error.expected, (int64_t)(last));                                                                 \
+        ASSERT_EQ(k->error.got, (int64_t)(last) + 1);                                                                  \
+    } while (0)
+#define NO_DTYPE(lvalue, name, op) NO_ENUM(lvalue, tegroup_dtype, TEGROUP_DTYPE_COUNT - 1, name, op)
+
+UTEST(chain, refuses_every_enum) {
+    rng r = rng_seed(8013);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
+    NO_ENUM(k->desc.space, tegroup_space, TEGROUP_SPACE_DEVICE, "space", -1);
+    NO_ENUM(k->desc.options.compute, tegroup_compute, TEGROUP_COMPUTE_F64, "options.compute", -1);
+    NO_ENUM(k->desc.options.backend, tegroup_backend, TEGROUP_BACKEND_COUNT - 1, "options.backend", -1);
+    NO_ENUM(k->desc.options.check_level, tegroup_check_level, TEGROUP_CHECK_DEEP, "options.check_level", -1);
+    NO_DTYPE(k->desc.input.dtype, "input.dtype", -1);
+    NO_DTYPE(k->desc.grad_output.dtype, "grad_output.dtype", -1);
+    NO_ENUM(k->ops[1].kind, tegroup_chain_kind, TEGROUP_CHAIN_USER, "ops.kind", 1);
+    NO_ENUM(k->ops[1].activation, tegroup_activation, TEGROUP_ACTIVATION_IDENTITY, "activation", 1);
+    NO_DTYPE(k->ops[0].weights.weight.dtype, "weight.dtype", 0);
+    NO_DTYPE(k->ops[0].weights.main_grad.dtype, "main_grad.dtype", 0);
+    NO_DTYPE(k->ops[4].weights.bias.dtype, "bias.dtype", 4);
+    NO_DTYPE(k->ops[4].weights.bias_grad.dtype, "bias_grad.dtype", 4);
+    NO_DTYPE(a[1].row_scale_dtype, "arguments.row_scale_dtype", 5);
+    NO_DTYPE(a[2].row_scale_dtype, "arguments.row_scale_dtype", 4); /* of an op that takes none */
+    NO_DTYPE(a[3].out.dtype, "arguments.out.dtype", 3);
+    NO_DTYPE(a[0].out.dtype, "arguments.out.dtype", 6);
+    NO_DTYPE(a[1].grad_input.dtype, "arguments.grad_input.dtype", 5);
+    NO_DTYPE(a[1].grad_row_scale.dtype, "arguments.grad_row_scale.dtype", 5);
+    free(before);
+    free(k);
+}
+
 /* What an op gives can be addressed in F16, its gradient in the input's F64 cannot. */
 UTEST(chain, gradients_must_be_addressable) {
     rng r = rng_seed(8012);

@@ -255,6 +255,7 @@ UTEST(contract, line4_lying_sizes_stay_inside) {
         s.encoding = (tegroup_encoding)rng_int(&r, 1, 3);
         s.index = TEGROUP_DTYPE_I64;
         s.tail_rows = 0;
+        s.clamp = 1;
         problem_make(&p, &s);
         int64_t *sizes = (int64_t *)(uintptr_t)p.desc.a.shape.row_sizes.data;
         for (int64_t n = rng_int(&r, 1, 3); n > 0; n--) sizes[rng_int(&r, 0, s.groups - (s.encoding != TEGROUP_ENCODING_OFFSETS))] = lies[rng_int(&r, 0, 8)];
@@ -310,7 +311,7 @@ UTEST(contract, line5_replay_with_other_sizes) {
             tegroup_layout layout;
             size_t d_bytes = guarded_find(captured.d.tensor.data)->bytes, bias_bytes = captured.s.bias ? guarded_find(captured.bias.tensor.data)->bytes : 0;
             int64_t left = 100;
-            for (int g = 0; g < 5; g++) left -= counts[g] = (int32_t)rng_int(&r, replay == 2 ? -1 : 0, left < 40 ? left : 40), left = left < 0 ? 0 : left;
+            for (int g = 0; g < 5; g++) counts[g] = (int32_t)rng_int(&r, replay == 2 ? -1 : 0, left < 40 ? left : 40), left -= counts[g] > 0 ? counts[g] : 0;
             if (replay == 3) memset(counts, 0, 20);
             poison(captured.d.tensor.data, d_bytes);
             poison(captured.desc.options.workspace, captured.desc.options.workspace_bytes);

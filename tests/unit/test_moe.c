@@ -717,4 +717,44 @@ UTEST(moe, activations_of_extremes) {
         }
 }
 
+/* Every gate with every up, of infinities, NaN and numbers. */
+UTEST(moe, activations_at_infinity) {
+    rng r = rng_seed(4012);
+    for (int i = 0; i < 16 * ACTIVATIONS; i++) {
+        void *mark = guards_mark();
+        tegroup_activation kind = activations[i % ACTIVATIONS];
+        tegroup_dtype dtype = dtypes[i / ACTIVATIONS % 4];
+        tegroup_activation_desc f;
+        tegroup_activation_backward_desc b;
+        memset(&f, 0, sizeof f);
+        f.struct_size = sizeof f;
+        f.space = TEGROUP_SPACE_HOST;
+        f.activation = kind;
+        f.interleaved = i / ACTIVATIONS / 4 % 2 && is_gated(kind);
+        if (kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED && i / ACTIVATIONS / 8) { f.alpha = 0.8125; f.limit = INFINITY; }
+        f.input = matrix(&r, dtype, GATES_BEYOND, is_gated(kind) ? 2 * UPS_BEYOND : UPS_BEYOND);
+        f.output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
+        tegroup_impl_activation_backward_of(&f, &b);
+        b.grad_output = matrix(&r, dtype, GATES_BEYOND, UPS_BEYOND);
+        b.grad_input = matrix(&r, dtype, GATES_BEYOND, f.input.cols);
+        for (int g = 0; g < GATES_BEYOND; g++)
+            for (int u = 0; u < UPS_BEYOND; u++) {
+                set(&f.input, g, f.interleaved ? 2 * u : u, gates_beyond[g]);
+                if (is_gated(kind)) set(&f.input, g, f.interleaved ? 2 * u + 1 : UPS_BEYOND + u, ups_beyond[u]);
+                set(&b.grad_output, g, u, 1);
+            }
+        ASSERT_EQ(tegroup_activation_forward(&f, NULL, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_activation_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int g = 0; g < GATES_BEYOND; g++)
+            for (int u = 0; u < UPS_BEYOND; u++) {
+                activation_beyond e = activation_expect_beyond(kind, f.alpha, f.limit, gates_beyond[g], ups_beyond[u]);
+                ASSERT_TRUE(same_beyond(at(&f.output, g, u), e.out));
+                ASSERT_TRUE(same_beyond(at(&b.grad_input, g, f.interleaved ? 2 * u : u), e.grad_gate));
+                if (is_gated(kind)) ASSERT_TRUE(same_beyond(at(&b.grad_input, g, f.interleaved ? 2 * u + 1 : UPS_BEYOND + u), e.grad_up));
+            }
+        ASSERT_EQ(guards_changed(), 0);
+        guards_release(mark);
+    }
+}
+
 UTEST_MAIN()

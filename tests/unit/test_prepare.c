@@ -17,6 +17,7 @@ typedef struct sizes_case {
 /* What they mean. rows are those of an honest case; kept are what is left when lies are cut. */
 typedef struct meaning {
     int32_t lowest_bad; /* lowest group that a lie is about; -1 = honest */
+    unsigned char bad[TEGROUP_MAX_GROUPS]; /* 1: a lie is about this one */
     wide start[TEGROUP_MAX_GROUPS], rows[TEGROUP_MAX_GROUPS], kept[TEGROUP_MAX_GROUPS], offset[TEGROUP_MAX_GROUPS];
 } meaning;
 
@@ -29,11 +30,37 @@ static wide round_up(wide x, wide to) { return (x + to - 1) / to * to; }
 
 static void blame(meaning *m, int32_t g) {
     if (m->lowest_bad < 0 || g < m->lowest_bad) m->lowest_bad = g;
+    m->bad[g] = 1;
 }
 
 /* Of two blocks that share something, the one that starts first (of equals: the lower index) must be cut at the other. */
 static int must_be_cut(wide at, int32_t g, wide length, wide other_at, int32_t h) {
     return (at < other_at || (at == other_at && g < h)) && other_at < at + length;
+}
+
+/* Do two windows share an element? As rectangles on a grid of rows of `pitch` elements; where a window's rows go on into the grid's next
+ * ones, that part is a rectangle of its own. */
+typedef struct rectangle { wide row, col, rows, cols; } rectangle;
+static int rectangles(wide at, wide rows, wide cols, wide pitch, rectangle *r) {
+    wide row = at / pitch, col = at % pitch, first = cols < pitch - col ? cols : pitch - col;
+    r[0] = (rectangle){row, col, rows, first};
+    r[1] = (rectangle){row + 1, 0, rows, cols - first};
+    return cols > first ? 2 : 1;
+}
+static int windows_meet(wide at, wide rows, wide cols, wide other_at, wide other_rows, wide other_cols, wide pitch) {
+    rectangle a[2], b[2];
+    int parts = rectangles(at, rows, cols, pitch, a), others = rectangles(other_at, other_rows, other_cols, pitch, b);
+    for (int i = 0; i < parts; i++)
+        for (int j = 0; j < others; j++)
+            if (a[i].row < b[j].row + b[j].rows && b[j].row < a[i].row + a[i].rows && a[i].col < b[j].col + b[j].cols && b[j].col < a[i].col + a[i].cols)
+                return 1;
+    return 0;
+}
+/* ... of groups of a case: with one ld they are windows of one buffer, without they are packed, each by its own width. */
+static int groups_meet(int64_t ld, wide at, wide rows, wide cols, wide other_at, wide other_rows, wide other_cols) {
+    if (rows <= 0 || cols <= 0 || other_rows <= 0 || other_cols <= 0) return 0;
+    if (ld != 0) return windows_meet(at, rows, cols, other_at, other_rows, other_cols, ld);
+    return at < other_at + other_rows * other_cols && other_at < at + rows * cols;
 }
 
 static void understand(const sizes_case *c, meaning *m) {
@@ -43,6 +70,7 @@ static void understand(const sizes_case *c, meaning *m) {
     wide at = 0, packed = 0, alignment = sizes->alignment > 0 ? sizes->alignment : 1;
     int counts = sizes->encoding == TEGROUP_ENCODING_COUNTS, ends = sizes->encoding == TEGROUP_ENCODING_ENDS;
     m->lowest_bad = -1;
+    memset(m->bad, 0, sizeof m->bad);
     for (int32_t g = 0; g < G; g++) {
         wide v = c->values[g], start, rows;
         if (counts) {
@@ -82,10 +110,11 @@ static void understand(const sizes_case *c, meaning *m) {
     }
     int ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
     if (!ragged_cols && shape->offsets == NULL) return;
-    static wide length[TEGROUP_MAX_GROUPS];
+    static wide length[TEGROUP_MAX_GROUPS], width[TEGROUP_MAX_GROUPS];
     for (int32_t g = 0; g < G; g++) {
         wide cols = ragged_cols ? c->cols[g] : shape->cols, bound = cols < 0 ? 0 : cols > shape->cols ? shape->cols : cols, ld = c->ld != 0 ? c->ld : bound;
         if (cols != bound) blame(m, g);
+        width[g] = bound;
         length[g] = m->kept[g] > 0 && bound > 0 ? (m->kept[g] - 1) * ld + bound : 0;
         m->offset[g] = shape->offsets != NULL ? (wide)c->offsets[g] : c->ld != 0 ? m->start[g] * ld : packed;
         packed += m->kept[g] * bound;
@@ -93,7 +122,9 @@ static void understand(const sizes_case *c, meaning *m) {
     }
     for (int32_t g = 0; shape->offsets != NULL && g < G; g++)
         for (int32_t h = 0; h < G; h++)
-            if (length[g] > 0 && length[h] > 0 && must_be_cut(m->offset[g], g, length[g], m->offset[h], h)) blame(m, g);
+            if (length[g] > 0 && length[h] > 0 && (m->offset[g] < m->offset[h] || (m->offset[g] == m->offset[h] && g < h))
+                && groups_meet(c->ld, m->offset[g], m->kept[g], width[g], m->offset[h], m->kept[h], width[h]))
+                blame(m, g);
 }
 
 /* ---- making sizes --------------------------------------------------------------------------------------------------- */
@@ -113,6 +144,27 @@ static void attach(sizes_case *c) { /* give the library guarded copies */
 }
 
 static const void *const present = &kase; /* "there is one": replaced by attach */
+
+/* Every group has columns of its own, or those of another one whose rows end above its own; where the first begins is anywhere in a
+ * row, so that some go on into the next. */
+static void windows_case(rng *r, sizes_case *c, const int64_t *count) {
+    tegroup_shape *shape = &c->shape;
+    int64_t shift, col = 0, next = 0, above = 0; /* next: the first column that nobody has; above: the row after the last group's */
+    c->ld = shape->cols;
+    for (int32_t g = 0; g < shape->groups; g++) c->ld += c->cols[g] = rng_int(r, 0, shape->cols);
+    shift = rng_int(r, 0, c->ld - 1);
+    shape->elements = 1;
+    for (int32_t g = 0; g < shape->groups; g++) {
+        int64_t n = count[g] > 0 ? count[g] : 0, row = rng_int(r, 0, 3);
+        if (g > 0 && c->cols[g] <= c->cols[g - 1] && rng_chance(r, 30)) row += above; /* under the one before */
+        else col = next;
+        c->offsets[g] = shift + row * c->ld + col;
+        above = row + n;
+        if (n > 0 && c->cols[g] > 0 && c->offsets[g] + (n - 1) * c->ld + c->cols[g] > shape->elements)
+            shape->elements = c->offsets[g] + (n - 1) * c->ld + c->cols[g];
+        if (col + c->cols[g] > next) next = col + c->cols[g];
+    }
+}
 
 static void honest_case(rng *r, sizes_case *c, int32_t groups, int64_t most) {
     static const int64_t alignments[] = {0, 1, 2, 5, 16, 128, 256};
@@ -148,14 +200,19 @@ static void honest_case(rng *r, sizes_case *c, int32_t groups, int64_t most) {
     }
     if (rows->encoding == TEGROUP_ENCODING_OFFSETS) c->values[groups] = at;
     shape->rows = (place == 2 ? groups * rows->stride : end) + (rng_chance(r, 50) ? 0 : rng_int(r, 0, 9));
-    int kind = (int)rng_int(r, 0, 6); /* 0..2 regular, 3 packed, 4 offsets, 5 rows of one buffer, 6 offsets of equal widths */
+    /* 0..2 regular, 3 packed, 4 offsets, 5 rows of one buffer, 6 offsets of equal widths, 7 windows side by side in one buffer */
+    int kind = (int)rng_int(r, 0, 7);
     if (kind < 3) return;
-    if (kind < 6) {
+    if (kind != 6) {
         shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
         shape->col_sizes.dtype = rng_chance(r, 50) ? TEGROUP_DTYPE_I32 : TEGROUP_DTYPE_I64;
     }
     if (kind == 5 || (kind == 6 && rng_chance(r, 50))) c->ld = shape->cols + rng_int(r, 0, 3);
-    if (kind == 4 || kind == 6) shape->offsets = (const int64_t *)present;
+    if (kind == 4 || kind >= 6) shape->offsets = (const int64_t *)present;
+    if (kind == 7) {
+        windows_case(r, c, count);
+        return;
+    }
     int64_t elements = 0;
     for (int32_t g = 0; g < groups; g++) {
         int64_t n = count[g] > 0 ? count[g] : 0;
@@ -206,11 +263,12 @@ static void hostile_case(rng *r, sizes_case *c, int32_t groups) {
     }
 }
 
-/* Prepare into a guarded buffer of exactly the bytes that the layout asks for. NULL when the call fails. */
+/* Prepare, clamping lies, into a guarded buffer of exactly the bytes that the layout asks for. NULL when the call fails. */
+static tegroup_prepare_desc desc; /* of the last one */
 static const void *prepared(sizes_case *c, tegroup_error *error) {
-    tegroup_prepare_desc desc;
     tegroup_layout layout;
     memset(&desc, 0, sizeof desc);
+    desc.clamp = 1;
     desc.struct_size = sizeof desc;
     desc.space = TEGROUP_SPACE_HOST;
     attach(c);
@@ -220,6 +278,24 @@ static const void *prepared(sizes_case *c, tegroup_error *error) {
     desc.snapshot_bytes = layout.total_bytes;
     desc.snapshot = guarded(layout.total_bytes);
     return tegroup_prepare(&desc, NULL, error) == TEGROUP_OK ? desc.snapshot : NULL;
+}
+
+/* The same sizes without clamping: honest ones give the very same snapshot, and of lies the call names a group that lies, by a status that
+ * says how, and writes nothing. Returns what is wrong, or NULL. */
+static const char *refused(const sizes_case *c, const void *snapshot) {
+    tegroup_prepare_desc plain = desc;
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0};
+    size_t bytes = desc.snapshot_bytes;
+    plain.clamp = 0;
+    plain.snapshot = guarded(bytes);
+    guarded_remember(plain.snapshot);
+    tegroup_status status = tegroup_prepare(&plain, NULL, &error);
+    if (honest()) return status != TEGROUP_OK ? "honest sizes are refused" : memcmp(plain.snapshot, snapshot, bytes) != 0 ? "clamping changes honest sizes" : NULL;
+    if (status == TEGROUP_OK) return "a lie is not refused";
+    if (guarded_changed(plain.snapshot) != 0) return "a refused call wrote";
+    if (status != TEGROUP_ERROR_VALUE && status != TEGROUP_ERROR_CAPACITY && status != TEGROUP_ERROR_OVERLAP) return "no status for a lie";
+    if (strncmp(error.field, "shape.", 6) != 0) return "the field is not of the shape";
+    return error.got < 0 || error.got >= c->shape.groups || !want.bad[error.got] ? "the group that is named does not lie" : NULL;
 }
 
 /* What holds of every snapshot, honest or not. Returns what is broken, or NULL. */
@@ -261,8 +337,7 @@ static const char *broken(const sizes_case *c, const void *snapshot) {
             if (rows <= 0 || v.rows[h] <= 0) continue;
             if (v.start[g] < v.start[h] + v.rows[h] && v.start[h] < v.start[g] + rows) return "two groups share rows";
             if (!irregular || v.cols[g] == 0 || v.cols[h] == 0 || (c->ld != 0 && shape->offsets == NULL)) continue;
-            if (v.offset[g] < v.offset[h] + (v.rows[h] - 1) * (c->ld != 0 ? c->ld : v.cols[h]) + v.cols[h]
-                && v.offset[h] < v.offset[g] + (rows - 1) * (c->ld != 0 ? c->ld : v.cols[g]) + v.cols[g]) return "two groups share elements";
+            if (groups_meet(c->ld, v.offset[g], rows, v.cols[g], v.offset[h], v.rows[h], v.cols[h])) return "two groups share elements";
         }
     }
     if (v.header->rows_total != total || v.header->rows_max != most || v.header->rows_end != end) return "totals";
@@ -311,6 +386,7 @@ UTEST(prepare, honest_sizes_exactly) {
         ASSERT_TRUE(snapshot != NULL);
         tegroup_snapshot_view v = tegroup_snapshot_read(snapshot);
         const char *complaint = broken(&kase, snapshot);
+        if (complaint == NULL) complaint = refused(&kase, snapshot);
         if (complaint != NULL || v.header->status != 0) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         ASSERT_EQ(v.header->status, 0u);
@@ -344,6 +420,7 @@ UTEST(prepare, hostile_sizes_stay_inside) {
         const char *complaint = broken(&kase, snapshot);
         if (complaint == NULL && (v.header->status == 0) != honest()) complaint = honest() ? "honest sizes called a lie" : "a lie went unnoticed";
         if (complaint == NULL && v.header->bad_group != want.lowest_bad) complaint = "bad_group";
+        if (complaint == NULL) complaint = refused(&kase, snapshot);
         if (complaint != NULL) show(&kase, snapshot);
         ASSERT_STREQ("", complaint != NULL ? complaint : "");
         for (int32_t g = 0; g < groups && honest(); g++) ASSERT_EQ(v.rows[g], (int64_t)want.rows[g]);
@@ -358,20 +435,21 @@ UTEST(prepare, hostile_sizes_stay_inside) {
 
 /* One planted lie: its bit, and nothing else's; the groups that it does not touch are as they were. */
 UTEST(prepare, each_lie_has_its_bit) {
-    static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4]; } lie[] = {
-        {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, INT64_MIN, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, -1, 4, 1}, {0}, 0, 20, 0, -1, {3, -1, 4, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_COUNTS, {3, INT64_MAX, INT64_MAX, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 1, {3, 5, 0, 0}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, -5, 2}, 1, 20, TEGROUP_SNAPSHOT_START, 2, {3, 2, 0, 1}},
-        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, 2, 5}, 1, 20, TEGROUP_SNAPSHOT_OVERLAP, 2, {3, 2, 3, 1}},
-        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
-        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_OFFSETS, {1, 3, 5, 9, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_START, 0, {2, 2, 4, 1}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}},
-        {TEGROUP_ENCODING_ENDS, {3, 5, 4, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 2, {3, 2, 0, 5}},
+    static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4];
+                          tegroup_status refusal; const char *field; int64_t expected; } lie[] = {
+        {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", -1},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MIN, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", -1},
+        {TEGROUP_ENCODING_COUNTS, {3, -1, 4, 1}, {0}, 0, 20, 0, -1, {3, -1, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_COUNTS, {3, INT64_MAX, INT64_MAX, 1}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 1, {3, 5, 0, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, -5, 2}, 1, 20, TEGROUP_SNAPSHOT_START, 2, {3, 2, 0, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.starts", 0},
+        {TEGROUP_ENCODING_COUNTS, {3, 2, 4, 1}, {10, 0, 2, 5}, 1, 20, TEGROUP_SNAPSHOT_OVERLAP, 2, {3, 2, 3, 1}, TEGROUP_ERROR_OVERLAP, "shape.row_sizes.starts", -1},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_OFFSETS, {0, 3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_OFFSETS, {1, 3, 5, 9, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_START, 0, {2, 2, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", 0},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 20, 0, -1, {3, 2, 4, 1}, TEGROUP_OK, NULL, 0},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 9, 10}, {0}, 0, 8, TEGROUP_SNAPSHOT_CAPACITY, 2, {3, 2, 3, 0}, TEGROUP_ERROR_CAPACITY, "shape.row_sizes.data", 8},
+        {TEGROUP_ENCODING_ENDS, {3, 5, 4, 10}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 2, {3, 2, 0, 5}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", 0},
     };
     for (size_t i = 0; i < sizeof lie / sizeof *lie; i++) {
         tegroup_error error;
@@ -394,6 +472,15 @@ UTEST(prepare, each_lie_has_its_bit) {
         EXPECT_EQ(v.header->status, lie[i].status);
         EXPECT_EQ(v.header->bad_group, lie[i].bad);
         for (int32_t g = 0; g < 4; g++) EXPECT_EQ(v.rows[g], lie[i].want[g]);
+        desc.clamp = 0;
+        guarded_remember(snapshot);
+        EXPECT_EQ(tegroup_prepare(&desc, NULL, &error), lie[i].refusal);
+        EXPECT_EQ(guarded_changed(snapshot), 0); /* honest sizes give the same again */
+        if (lie[i].refusal != TEGROUP_OK) {
+            EXPECT_STREQ(lie[i].field, error.field);
+            EXPECT_EQ(error.expected, lie[i].expected);
+            EXPECT_EQ(error.got, lie[i].bad);
+        }
         guards_release(mark);
     }
 }

@@ -226,7 +226,7 @@ UTEST(status, null_arguments) {
 #define SPACE(call, desc)                                                                                                           \
     BAD(call, w.desc.space = TEGROUP_SPACE_UNSET, UNSET, "space", TEGROUP_SPACE_HOST, 0);                                           \
     BAD(call, w.desc.space = (tegroup_space)3, VALUE, "space", TEGROUP_SPACE_DEVICE, 3);                                            \
-    BAD(call, w.desc.space = (tegroup_space)-1, VALUE, "space", TEGROUP_SPACE_DEVICE, (tegroup_space)-1)
+    BAD(call, w.desc.space = (tegroup_space)-1, VALUE, "space", TEGROUP_SPACE_DEVICE, -1)
 
 UTEST(status, struct_size) {
     STRUCT_SIZE(prepare, tegroup_prepare_desc, prepare);
@@ -314,7 +314,7 @@ UTEST(status, layouts) {
 UTEST(status, scale_shape) {
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND 1 AND 1 AND NULL, NULL_ARGUMENT, "extent", 1, 0);
     NOT(scale_shape, TEGROUP_SCALING_COUNT AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, TEGROUP_SCALING_COUNT);
-    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, (tegroup_scaling)-1);
+    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, -1);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 2 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, 2);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND -1 AND 1 AND 1 AND &w.extent, VALUE, "columnwise", 1, -1);
     NOT(scale_shape, TEGROUP_SCALING_ROW AND 0 AND -1 AND 1 AND &w.extent, VALUE, "rows", 0, -1);
@@ -327,7 +327,7 @@ UTEST(status, scale_shape) {
 
 /* A field that must lie in a range: one below and one above. */
 #define RANGE(call, lvalue, field, type, low, high)                                                                                 \
-    BAD(call, lvalue = (type)((low) - 1), VALUE, field, high, (type)((low) - 1));                                                   \
+    BAD(call, lvalue = (type)((low) - 1), VALUE, field, high, (int64_t)(low) - 1);                                                  \
     BAD(call, lvalue = (type)((high) + 1), VALUE, field, high, (type)((high) + 1))
 #define NOT_NEGATIVE(call, lvalue, field) BAD(call, lvalue = -1, VALUE, field, 0, -1)
 #define ALIGNED(call, pointer, field, alignment) BAD(call, SHIFT(pointer, 1), ALIGNMENT, field, alignment, 1)
@@ -342,7 +342,7 @@ UTEST(status, prepare) {
     BAD(prepare, p->shape.row_sizes.encoding = (tegroup_encoding)4, VALUE, "shape.row_sizes.encoding", TEGROUP_ENCODING_ENDS, 4);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_UNSET, UNSET, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, 0);
     BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_F64, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_F64);
-    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, DTYPE, "shape.row_sizes.dtype", TEGROUP_DTYPE_I64, TEGROUP_DTYPE_COUNT);
+    BAD(prepare, p->shape.row_sizes.dtype = TEGROUP_DTYPE_COUNT, VALUE, "shape.row_sizes.dtype", TEGROUP_DTYPE_COUNT - 1, TEGROUP_DTYPE_COUNT);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_UNSET, UNSET, "shape.row_sizes.space", TEGROUP_SPACE_HOST, 0);
     BAD(prepare, p->shape.row_sizes.space = TEGROUP_SPACE_DEVICE, COMBINATION, "shape.row_sizes.space", TEGROUP_SPACE_HOST, TEGROUP_SPACE_DEVICE);
     BAD(prepare, p->shape.row_sizes.data = NULL, NULL_ARGUMENT, "shape.row_sizes.data", 1, 0);
@@ -396,6 +396,49 @@ UTEST(status, prepare) {
     spoil_nothing();
     w.irregular.snapshot_bytes = layout.total_bytes;
     GOOD(irregular);
+}
+
+/* Sizes in host memory that lie, each in its way: which array, which bound, which group. */
+static void counts_are(int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t counts[EXPERTS] = {a, b, c, d};
+    memcpy(w.counts, counts, sizeof counts);
+}
+static void col_counts_are(int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t counts[EXPERTS] = {a, b, c, d};
+    memcpy(w.col_counts, counts, sizeof counts);
+}
+
+UTEST(status, prepare_lies) {
+    tegroup_prepare_desc *p = &w.prepare, *q = &w.irregular;
+    const char           *rows = "shape.row_sizes.data";
+    RANGE(prepare, p->clamp, "clamp", int32_t, 0, 1);
+    RANGE(prepare, p->check_level, "check_level", tegroup_check_level, 0, TEGROUP_CHECK_DEEP);
+    BAD(prepare, w.counts[1] = -2, VALUE, rows, -1, 1);
+    BAD(prepare, w.counts[3] = INT64_MIN, VALUE, rows, -1, 3);
+    BAD(prepare, w.counts[2] = ROWS + 1, CAPACITY, rows, ROWS, 2);
+    BAD(prepare, w.counts[0] = INT64_MAX; w.counts[1] = -7, CAPACITY, rows, ROWS, 0);
+    BAD(prepare, p->shape.row_sizes.stride = 2; counts_are(1, 3, 1, 3), OVERLAP, rows, 2, 1);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; w.starts[2] = -1, VALUE, "shape.row_sizes.starts", 0, 2);
+    BAD(prepare, p->shape.row_sizes.starts = w.starts; w.starts[3] = w.starts[1], OVERLAP, "shape.row_sizes.starts", -1, 1);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS; counts_are(3, 5, 4, 6), VALUE, rows, 0, 2);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_ENDS; counts_are(3, 5, 5, ROWS + 1), CAPACITY, rows, ROWS, 3);
+    BAD(prepare, p->shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS; p->shape.row_sizes.data = w.offsets; w.offsets[0] = 1; p->shape.groups = 3, VALUE, rows, 0, 0);
+    BAD(irregular, w.col_counts[3] = K + 1, VALUE, "shape.col_sizes.data", K, 3);
+    BAD(irregular, w.col_counts[2] = -1, VALUE, "shape.col_sizes.data", K, 2);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[1] = ROWS * K, CAPACITY, "shape.offsets", ROWS * K, 1);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[2] = -1, CAPACITY, "shape.offsets", ROWS * K, 2);
+    BAD(irregular, col_counts_are(1, 1, 1, 1); w.offsets[3] = w.offsets[1], OVERLAP, "shape.offsets", -1, 1);
+    BAD(irregular, col_counts_are(2, 1, 1, 1); q->shape.offsets = NULL; q->shape.elements = 1, CAPACITY, "shape.elements", 1, 0);
+
+    /* an exact fit is none, and clamped none is refused */
+    spoil_nothing();
+    counts_are(ROWS - 3, -1, 0, 3);
+    GOOD(prepare);
+    spoil_nothing();
+    counts_are(ROWS, 1, -5, 1);
+    w.prepare.clamp = 1;
+    GOOD(prepare);
+    ASSERT_EQ(tegroup_snapshot_read(w.snapshot_out).header->status, (uint32_t)(TEGROUP_SNAPSHOT_CAPACITY + TEGROUP_SNAPSHOT_NEGATIVE));
 }
 
 /* Every rule of one tensor, for each operand of the three products. `cols` is what its good ld stands for. */
@@ -514,7 +557,6 @@ UTEST(status, gemm_dtypes) {
     BAD(problem, f->a.dtype = TEGROUP_DTYPE_F64; f->b.dtype = TEGROUP_DTYPE_F64, DTYPE, "a.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64);
     BAD(problem, f->bias.dtype = TEGROUP_DTYPE_F8E4M3; f->bias.scaling = TEGROUP_SCALING_TENSOR, DTYPE, "bias.dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F8E4M3);
     BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_BF16, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16);
-    BAD(problem, f->row_scale_dtype = TEGROUP_DTYPE_COUNT, DTYPE, "row_scale_dtype", TEGROUP_DTYPE_F32, TEGROUP_DTYPE_COUNT);
 }
 
 /* Every group alike. */
@@ -1025,6 +1067,7 @@ UTEST(status, gather) {
     x->a.data = x->d.data = NULL;
     x->gather_a.slot_of_row = NULL;
     w.prepare.shape.rows = 0;
+    counts_are(0, 0, 0, 0);
     GOOD(prepare);
     x->a.shape.snapshot = x->d.shape.snapshot = w.snapshot_out;
     GOOD(replanned_dgrad);
@@ -1861,6 +1904,115 @@ UTEST(status, mlp_overlaps) {
 }
 
 /* ---- Names, texts and sizes ---------------------------------------------------------------------------------- */
+
+/* Every enum that a descriptor or an argument has, one below its values and one above: VALUE, and the number that came. */
+#define ENUM(call, lvalue, field, type, last) RANGE(call, lvalue, field, type, 0, last)
+#define ENUM_DTYPE(call, lvalue, field) ENUM(call, lvalue, field, tegroup_dtype, TEGROUP_DTYPE_COUNT - 1)
+#define ENUM_SPACE(call, lvalue, field) ENUM(call, lvalue, field, tegroup_space, TEGROUP_SPACE_DEVICE)
+#define ENUM_TENSOR(call, t, name)                                                                                                  \
+    ENUM_DTYPE(call, t.dtype, name ".dtype");                                                                                       \
+    ENUM(call, t.scaling, name ".scaling", tegroup_scaling, TEGROUP_SCALING_COUNT - 1);                                             \
+    ENUM_SPACE(call, t.pointers_space, name ".pointers_space");                                                                     \
+    ENUM(call, t.shape.row_sizes.encoding, name ".shape.row_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);              \
+    ENUM_SPACE(call, t.shape.row_sizes.space, name ".shape.row_sizes.space");                                                       \
+    ENUM(call, t.shape.col_sizes.encoding, name ".shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS)
+#define ENUM_SIZES(call, sizes, name)                                                                                               \
+    ENUM(call, sizes.encoding, name ".encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);                                          \
+    ENUM_DTYPE(call, sizes.dtype, name ".dtype");                                                                                   \
+    ENUM_SPACE(call, sizes.space, name ".space")
+#define ENUM_ACTIVATION(call, lvalue) ENUM(call, lvalue, "activation", tegroup_activation, TEGROUP_ACTIVATION_IDENTITY)
+#define ENUM_TAILS(call, desc)                                                                                                      \
+    ENUM(call, desc.out_tail, "out_tail", tegroup_tail, TEGROUP_TAIL_POISON);                                                       \
+    ENUM(call, desc.dgrad_out_tail, "dgrad_out_tail", tegroup_tail, TEGROUP_TAIL_POISON)
+#define ENUM_OPTIONS(call, desc)                                                                                                    \
+    ENUM(call, desc.options.compute, "options.compute", tegroup_compute, TEGROUP_COMPUTE_F64);                                                      \
+    ENUM(call, desc.options.backend, "options.backend", tegroup_backend, TEGROUP_BACKEND_COUNT - 1);                                                \
+    ENUM(call, desc.options.check_level, "options.check_level", tegroup_check_level, TEGROUP_CHECK_DEEP)
+
+UTEST(status, every_enum) {
+    ENUM_SPACE(prepare, w.prepare.space, "space");
+    ENUM_SIZES(prepare, w.prepare.shape.row_sizes, "shape.row_sizes");
+    ENUM_SIZES(irregular, w.irregular.shape.row_sizes, "shape.row_sizes");
+    ENUM_DTYPE(irregular, w.irregular.shape.col_sizes.dtype, "shape.col_sizes.dtype");
+    ENUM_SPACE(irregular, w.irregular.shape.col_sizes.space, "shape.col_sizes.space");
+    ENUM(irregular, w.irregular.shape.col_sizes.encoding, "shape.col_sizes.encoding", tegroup_encoding, TEGROUP_ENCODING_ENDS);
+    ENUM(problem, w.forward.op, "op", tegroup_op, TEGROUP_OP_WGRAD);
+    ENUM_SPACE(problem, w.forward.space, "space");
+    ENUM_TENSOR(problem, w.forward.a, "a");
+    ENUM_TENSOR(problem, w.forward.b, "b");
+    ENUM_TENSOR(problem, w.forward.c, "c");
+    ENUM_TENSOR(problem, w.forward.d, "d");
+    ENUM_TENSOR(problem, w.forward.bias, "bias");
+    ENUM_DTYPE(problem, w.forward.row_scale_dtype, "row_scale_dtype");
+    ENUM_DTYPE(problem, w.forward.alpha.dtype, "alpha.dtype");
+    ENUM_SPACE(problem, w.forward.alpha.space, "alpha.space");
+    ENUM_DTYPE(problem, w.forward.beta.dtype, "beta.dtype");
+    ENUM_SPACE(problem, w.forward.beta.space, "beta.space");
+    ENUM(problem, w.forward.tail, "tail", tegroup_tail, TEGROUP_TAIL_POISON);
+    ENUM_OPTIONS(problem, w.forward);
+    ENUM_OPTIONS(plan, w.forward);
+    ENUM_SPACE(linear_plan, w.linear.space, "space");
+    ENUM_TENSOR(linear_plan, w.linear.weight, "weight");
+    ENUM_TENSOR(linear_plan, w.linear.bias, "bias");
+    ENUM_TENSOR(linear_plan, w.linear.input, "input");
+    ENUM_TENSOR(linear_plan, w.linear.out, "out");
+    ENUM_TENSOR(linear_plan, w.linear.grad_output, "grad_output");
+    ENUM_TENSOR(linear_plan, w.linear.dgrad_out, "dgrad_out");
+    ENUM_TENSOR(linear_plan, w.linear.main_grad, "main_grad");
+    ENUM_TENSOR(linear_plan, w.linear.bias_grad, "bias_grad");
+    ENUM_TENSOR(linear_plan, w.linear.grad_row_scale, "grad_row_scale");
+    ENUM_DTYPE(linear_plan, w.linear.row_scale_dtype, "row_scale_dtype");
+    ENUM_TAILS(linear_plan, w.linear);
+    ENUM_OPTIONS(linear_plan, w.linear);
+    NOT(linear_gemm, &w.linear AND (tegroup_op)-1 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, -1);
+    ENUM_SPACE(mlp_plan, w.mlp.space, "space");
+    ENUM_ACTIVATION(mlp_plan, w.mlp.activation);
+    ENUM(mlp_plan, w.mlp.fusion, "fusion", tegroup_fusion, TEGROUP_FUSION_REQUIRED);
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.weight, "fc1.weight");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.bias, "fc1.bias");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.main_grad, "fc1.main_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc1.bias_grad, "fc1.bias_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.weight, "fc2.weight");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.bias, "fc2.bias");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.main_grad, "fc2.main_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.fc2.bias_grad, "fc2.bias_grad");
+    ENUM_TENSOR(mlp_plan, w.mlp.input, "input");
+    ENUM_TENSOR(mlp_plan, w.mlp.out, "out");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_output, "grad_output");
+    ENUM_TENSOR(mlp_plan, w.mlp.dgrad_out, "dgrad_out");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_row_scale, "grad_row_scale");
+    ENUM_TENSOR(mlp_plan, w.mlp.preactivation, "preactivation");
+    ENUM_TENSOR(mlp_plan, w.mlp.activated, "activated");
+    ENUM_TENSOR(mlp_plan, w.mlp.grad_preactivation, "grad_preactivation");
+    ENUM_DTYPE(mlp_plan, w.mlp.row_scale_dtype, "row_scale_dtype");
+    ENUM_TAILS(mlp_plan, w.mlp);
+    ENUM_OPTIONS(mlp_plan, w.mlp);
+    NOT(mlp_gemm, NULL AND &w.mlp AND (tegroup_mlp_layer)-1 AND TEGROUP_OP_DGRAD AND &w.gemm, VALUE, "layer", TEGROUP_MLP_FC2, -1);
+    NOT(mlp_gemm, NULL AND &w.mlp AND TEGROUP_MLP_FC1 AND (tegroup_op)-1 AND &w.gemm, VALUE, "op", TEGROUP_OP_WGRAD, -1);
+    ENUM_SPACE(activation, w.activation.space, "space");
+    ENUM_ACTIVATION(activation, w.activation.activation);
+    ENUM_DTYPE(activation, w.activation.input.dtype, "input.dtype");
+    ENUM_DTYPE(activation, w.activation.row_scale.dtype, "row_scale.dtype");
+    ENUM_DTYPE(activation, w.activation.output.dtype, "output.dtype");
+    ENUM_SPACE(activation_backward, w.activation_backward.space, "space");
+    ENUM_ACTIVATION(activation_backward, w.activation_backward.activation);
+    ENUM_DTYPE(activation_backward, w.activation_backward.grad_input.dtype, "grad_input.dtype");
+    ENUM_DTYPE(activation_backward, w.activation_backward.grad_row_scale.dtype, "grad_row_scale.dtype");
+    ENUM_SPACE(router, w.router.space, "space");
+    ENUM_DTYPE(router, w.router.logits.dtype, "logits.dtype");
+    ENUM_DTYPE(router, w.router.indices.dtype, "indices.dtype");
+    ENUM_SPACE(router_backward, w.router_backward.space, "space");
+    ENUM_SPACE(permutation, w.permutation.space, "space");
+    ENUM_DTYPE(permutation, w.permutation.row_of_slot.dtype, "row_of_slot.dtype");
+    ENUM_SPACE(permute, w.permute.space, "space");
+    ENUM_DTYPE(permute, w.permute.weights.dtype, "weights.dtype");
+    ENUM_SPACE(combine, w.combine.space, "space");
+    ENUM_DTYPE(combine, w.combine.tokens.dtype, "tokens.dtype");
+    ENUM_SPACE(combine_backward, w.combine_backward.space, "space");
+    ENUM_SPACE(validate, w.validate.space, "space");
+    ENUM_TENSOR(validate, w.validate.tensor, "tensor");
+    NOT(scale_shape, (tegroup_scaling)-1 AND 0 AND 1 AND 1 AND &w.extent, VALUE, "scaling", TEGROUP_SCALING_COUNT - 1, -1);
+}
 
 UTEST(status, names) {
     const int unknown[] = {-1, 99, 1 << 30};
