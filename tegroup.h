@@ -12,9 +12,9 @@
  *     #define TEGROUP_IMPLEMENTATION
  *     #include "tegroup.h"
  *
- *     1. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
- *     2. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
- *     3. prepare   tegroup_prepare(...) turns a routing's group sizes into a snapshot, once a routing
+ *     1. prepare   tegroup_shape_prepare(&rows, ...) turns a routing's group sizes into a snapshot, once a routing
+ *     2. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
+ *     3. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
  *     4. run       tegroup_gemm(&plan, &desc, stream, &error), as often as you like
  *
  * examples/quickstart.c is this in forty lines. Without TEGROUP_IMPLEMENTATION only types, constants and
@@ -186,7 +186,8 @@ typedef struct tegroup_error {
 
 /* How much a call checks. */
 typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
+                                of an MLP's call, where the compiler optimises                           */
     TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
                                 device pointer is. Entries of one list are compared with single buffers,
                                 not with entries of another list                                         */
@@ -502,8 +503,9 @@ typedef enum tegroup_backend {
 } tegroup_backend;
 
 /* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
- * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events; check_level,
- * threads and these are the call's own, and the rest must be as planned wherever a call looks at it. */
+ * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events. Of a call's own
+ * are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints
+ * are the plan's, and a call does not read them; the rest must be as planned wherever a call looks at it. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums                                                          */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not                                    */
