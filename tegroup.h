@@ -1694,10 +1694,10 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
 
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
     tegroup_matrix matrix;
+    memset(&matrix, 0, sizeof matrix);
     matrix.data = (void *)(uintptr_t)data;
     matrix.rows = rows;
     matrix.cols = cols;
-    matrix.ld = 0;
     matrix.dtype = dtype;
     return matrix;
 }
@@ -3105,7 +3105,8 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
-    prepare.space = shape->row_sizes.space;
+    /* a space that is none is the sizes' to refuse, by a name that the caller knows */
+    prepare.space = shape->row_sizes.space == TEGROUP_SPACE_DEVICE ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
     prepare.shape = *shape;
     prepare.snapshot = snapshot;
     prepare.snapshot_bytes = snapshot_bytes;
@@ -6241,7 +6242,7 @@ typedef enum tegroup_impl_linear_tensor {
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
-static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, int operand) {
+static inline int tegroup_impl_linear_role(int product, int operand) {
 #define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
@@ -6253,7 +6254,7 @@ static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, i
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, INPUT, MAIN_GRAD, BIAS_GRAD),
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, BIAS, GRAD_ROW_SCALE, NONE)};
 #undef TEGROUP_IMPL_ROLES
-    return roles[product][operand];
+    return (int)roles[product][operand];
 }
 
 /* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is
@@ -8493,8 +8494,8 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
                                                              const tegroup_impl_chain *chain, int32_t i,
-                                                             const tegroup_tensor *rows,
-                                                             tegroup_impl_linear_tensor word, tegroup_error *error) {
+                                                             const tegroup_tensor *rows, int word,
+                                                             tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);
