@@ -173,6 +173,15 @@ struct cublasLtContext;
 typedef enum tegroup_status { TEGROUP_STATUS_LIST(TEGROUP_IMPL_ENUMERATE) TEGROUP_STATUS_COUNT } tegroup_status;
 #undef TEGROUP_IMPL_ENUMERATE
 
+/* What the numbers of an error are. */
+typedef enum tegroup_reading {
+    TEGROUP_READING_NUMBER   = 0, /* a bound, a size, an enum                                     */
+    TEGROUP_READING_DTYPE    = 1, /* a tegroup_dtype each                                         */
+    TEGROUP_READING_DTYPES   = 2, /* expected has bit d set for each tegroup_dtype d that may be  */
+    TEGROUP_READING_SCALING  = 3, /* a tegroup_scaling each                                       */
+    TEGROUP_READING_SCALINGS = 4  /* expected has bit s set for each tegroup_scaling s that may be */
+} tegroup_reading;
+
 /* What was wrong. Written only when a call fails; strings are static and need no freeing. Checks run in a
  * fixed order and stop at the first failure, so that the same bad call always gives the same error. */
 typedef struct tegroup_error {
@@ -180,8 +189,9 @@ typedef struct tegroup_error {
     int32_t        native;   /* cudaError_t or cublasStatus_t behind the status; 0 = none         */
     const char    *field;    /* path within the descriptor, such as "a.shape.cols"                */
     const char    *rule;     /* what must hold, such as "must equal b.shape.cols"                 */
-    int64_t        expected; /* the number that the rule asks for (a bound, a size, an enum)      */
-    int64_t        got;      /* the number that came                                              */
+    int64_t        expected; /* what the rule asks for                                            */
+    int64_t        got;      /* what came                                                         */
+    tegroup_reading reading; /* what these two are; tegroup_error_text has their names            */
 } tegroup_error;
 
 /* How much a call checks. */
@@ -647,6 +657,7 @@ typedef struct tegroup_verdict {
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
     int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
+    tegroup_reading reading; /* of these two, as in tegroup_error                                               */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
@@ -1495,8 +1506,8 @@ typedef uint64_t TEGROUP_IMPL_ANY tegroup_impl_any64;
 #undef TEGROUP_IMPL_ANY
 
 /* Record what was wrong and hand the status on. */
-static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
-                                               const char *rule, int64_t expected, int64_t got) {
+static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
+                                                  const char *field, const char *rule, int64_t expected, int64_t got) {
     if (error) {
         error->status = status;
         error->native = 0;
@@ -1504,16 +1515,25 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
         error->rule = rule;
         error->expected = expected;
         error->got = got;
+        error->reading = reading;
     }
     return status;
 }
 
+static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
+                                               const char *rule, int64_t expected, int64_t got) {
+    return tegroup_impl_fail_as(TEGROUP_READING_NUMBER, error, status, field, rule, expected, got);
+}
+
 /* One rule a line: TEGROUP_IMPL_RULE(what must hold, status, field, rule in words, expected, got). */
-#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+#define TEGROUP_IMPL_RULE_AS(reading, holds, status, field, rule, expected, got)                                       \
     do {                                                                                                               \
         if (!(holds))                                                                                                  \
-            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
+            return tegroup_impl_fail_as(TEGROUP_READING_##reading, error, TEGROUP_##status, (field), (rule),           \
+                                        (int64_t)(expected), (int64_t)(got));                                          \
     } while (0)
+#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+    TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
 /* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
  * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
@@ -1618,22 +1638,58 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
     }
 }
 
+/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there is. */
+#define TEGROUP_IMPL_READ_CHARS 128
+static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
+                                            int64_t number) {
+    const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
+    const int32_t count = dtypes ? TEGROUP_DTYPE_COUNT : TEGROUP_SCALING_COUNT;
+    int32_t i, length = 0;
+    if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
+        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%lld", (long long)number);
+        return text;
+    }
+    text[0] = 0;
+    for (i = 0; i < count; i++) {
+        const int64_t left = number >> i >> 1;
+        if (is_set ? !(number >> i & 1) : i != number) continue;
+        length += snprintf(text + length, (size_t)(TEGROUP_IMPL_READ_CHARS - length), "%s%s",
+                           length == 0           ? ""
+                           : is_set && left == 0 ? " or "
+                                                 : ", ",
+                           !dtypes  ? tegroup_scaling_info((tegroup_scaling)i)->name
+                           : i == 0 ? "UNSET"
+                                    : tegroup_dtype_name((tegroup_dtype)i));
+    }
+    return text;
+}
+
+/* "(expected I32 or I64, got F32)" after its field and rule. */
+static inline int tegroup_impl_rule_text(const char *field, const char *rule, tegroup_reading reading, int64_t expected,
+                                         int64_t got, const char *head, char *buffer, size_t size) {
+    char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
+    const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
+    return snprintf(buffer, size, "%s: %s %s (expected %s, got %s)", head, field, rule,
+                    tegroup_impl_read(wanted, reading, is_set, expected), tegroup_impl_read(came, reading, 0, got));
+}
+
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status),
-                    error->field, error->rule, (long long)error->expected, (long long)error->got);
+    return tegroup_impl_rule_text(error->field, error->rule, error->reading, error->expected, error->got,
+                                  tegroup_status_string(error->status), buffer, size);
 }
 
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size) {
     const char *name;
+    char head[40];
     if (!verdict) return snprintf(buffer, size, "?");
     name = tegroup_backend_name(verdict->backend);
     if (verdict->status == TEGROUP_OK)
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
-    return snprintf(buffer, size, "%-16s %s: %s %s (expected %lld, got %lld)", name,
-                    verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused", verdict->field, verdict->rule,
-                    (long long)verdict->expected, (long long)verdict->got);
+    snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
+    return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
+                                  head, buffer, size);
 }
 
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size) {
@@ -2127,13 +2183,13 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                         TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
-    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
@@ -2189,8 +2245,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
  * might have. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_dtype usual, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set with data", usual,
-                      0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be set with data", usual, 0);
     return TEGROUP_OK;
 }
 
@@ -2342,28 +2398,28 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-/* The type of scalars and row scales. */
-static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(dtype == TEGROUP_DTYPE_UNSET || dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, field, "must be F32 or F64", TEGROUP_DTYPE_F32, dtype);
-    return TEGROUP_OK;
-}
-
 #define TEGROUP_IMPL_FLOATS                                                                                            \
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
+#define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
+
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
+                         "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
+    return TEGROUP_OK;
+}
 
 /* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
 static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
                                                        int64_t rows, int64_t cols, uint32_t dtypes,
                                                        tegroup_error *error) {
     size_t element;
-    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
-                      dtypes, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
-                      m->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
+                         dtypes, m->dtype);
     TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
     TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
@@ -2391,7 +2447,7 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
     if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
-    TEGROUP_IMPL_RULE(!m->data, ERROR_UNSET, paths[4], "must be set with data, to a type in the bit set", dtypes, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
     return TEGROUP_OK;
 }
 
@@ -2950,12 +3006,12 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
                       "must be set", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
                            "must be a tegroup_encoding");
-    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
+                         "must be set", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
                            "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
-                      TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_INTEGERS >> sizes->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_FIELD("dtype"),
+                         "must be one that sizes have", TEGROUP_IMPL_INTEGERS, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");
@@ -3247,21 +3303,23 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
-                      TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
-                      "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
-                      "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype,
+                         b->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
-                          "must equal d.dtype", d->dtype, desc->c.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
+                             "must equal d.dtype", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE),
-                          "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
-                          TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
-                          desc->bias.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->bias.dtype & 1u, ERROR_DTYPE,
+                             TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "must be one that a bias has", TEGROUP_IMPL_FLOATS,
+                             desc->bias.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                             TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
+                             desc->bias.dtype);
     }
     return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }
@@ -4333,6 +4391,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
              without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
+    TEGROUP_IMPL_NEED_AS(NUMBER, holds, code, name, words, want, came)
+#define TEGROUP_IMPL_NEED_AS(kind, holds, code, name, words, want, came)                                               \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
             v->status = TEGROUP_##code;                                                                                \
@@ -4340,6 +4400,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
             v->rule = (words);                                                                                         \
             v->expected = (int64_t)(want);                                                                             \
             v->got = (int64_t)(came);                                                                                  \
+            v->reading = TEGROUP_READING_##kind;                                                                       \
             return met;                                                                                                \
         }                                                                                                              \
         met++;                                                                                                         \
@@ -4359,19 +4420,23 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
                       "is newer than the backend knows", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
-                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
-                      TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
-                      TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
+                         rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
+                         TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
                       "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, SCALING),
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
-                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->b_scaling);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "must be one that the backend writes",
+                         rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
                       "is older than the backend needs here",
                       tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
@@ -4464,6 +4529,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
+#undef TEGROUP_IMPL_NEED_AS
     return INT32_MAX;
 }
 
@@ -4731,7 +4797,8 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
                 refused = &verdicts[i]; /* a failure first */
         }
-        (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        (void)tegroup_impl_fail_as(refused->reading, error, refused->status, refused->field, refused->rule,
+                                   refused->expected, refused->got);
         if (error) error->native = refused->native;
         /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
@@ -5129,8 +5196,10 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
-#define TEGROUP_IMPL_SAME(member, field)                                                                               \
-    TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
+#define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
+    TEGROUP_IMPL_RULE_AS(reading, planned->member == p->member, ERROR_PLAN, field, "must be as planned",               \
+                         planned->member, p->member)
+#define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
 #define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
     for (i = 0; i < (count); i++) TEGROUP_IMPL_SAME(member[i], names->operand[i]->members[TEGROUP_IMPL_MEMBER_##path])
     int32_t i;
@@ -5143,15 +5212,15 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
                                                      : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
     TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
                                                      : TEGROUP_IMPL_OPERAND_PATH(D, COLS));
-    TEGROUP_IMPL_SAME(a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
-    TEGROUP_IMPL_SAME(b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
-    TEGROUP_IMPL_SAME(c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
-    TEGROUP_IMPL_SAME(d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
-    TEGROUP_IMPL_SAME(bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
-    TEGROUP_IMPL_SAME(row_scale, "row_scale_dtype");
-    TEGROUP_IMPL_SAME(a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
-    TEGROUP_IMPL_SAME(b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
-    TEGROUP_IMPL_SAME(d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
+    TEGROUP_IMPL_SAME_AS(DTYPE, a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, row_scale, "row_scale_dtype");
+    TEGROUP_IMPL_SAME_AS(SCALING, a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
+    TEGROUP_IMPL_SAME_AS(SCALING, b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
+    TEGROUP_IMPL_SAME_AS(SCALING, d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
     TEGROUP_IMPL_SAME(lda, TEGROUP_IMPL_OPERAND_PATH(A, LD));
     TEGROUP_IMPL_SAME(ldb, TEGROUP_IMPL_OPERAND_PATH(B, LD));
     TEGROUP_IMPL_SAME(ldc, TEGROUP_IMPL_OPERAND_PATH(C, LD));
@@ -5173,6 +5242,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_AS
     return TEGROUP_OK;
 }
 
@@ -5318,8 +5388,8 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                           tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    TEGROUP_IMPL_RULE(!desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                         "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
                       "must not be NULL", 1, 0);
@@ -6393,9 +6463,9 @@ static inline tegroup_status tegroup_impl_layer_check_tensor(const tegroup_impl_
         TEGROUP_IMPL_RULE(shape->cols == (has_k ? k : n), ERROR_SHAPE, TEGROUP_IMPL_PATH(COLS),
                           has_k ? weight_name->cols : weight_name->rows, has_k ? k : n, shape->cols);
     if (tensor == TEGROUP_IMPL_LINEAR_INPUT || tensor == TEGROUP_IMPL_LINEAR_GRAD_OUTPUT)
-        TEGROUP_IMPL_RULE(tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8
-                                                                : t->dtype == weight->dtype,
-                          ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
+        TEGROUP_IMPL_RULE_AS(
+            DTYPE, tegroup_impl_bits(weight->dtype) == 8 ? tegroup_impl_bits(t->dtype) == 8 : t->dtype == weight->dtype,
+            ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE), weight_name->dtype, weight->dtype, t->dtype);
     return tegroup_impl_layer_check_memory(layer, tensor, error);
 }
 
@@ -6449,8 +6519,8 @@ static inline tegroup_status tegroup_impl_layer_check_product(const tegroup_impl
     const tegroup_impl_names names = tegroup_impl_layer_names(layer, product);
     const tegroup_impl_name *name = layer->name[tegroup_impl_layer_output(product)];
     int operand;
-    TEGROUP_IMPL_RULE(tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
-                      TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(layer, tegroup_impl_layer_output(product)), ERROR_UNSET,
+                         TEGROUP_IMPL_PATH(DTYPE), "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, TEGROUP_IMPL_PATH(DTYPE),
                       "must have been set when the plan was made", 0,
                       layer->tensor[tegroup_impl_layer_output(product)]->dtype);
@@ -6542,8 +6612,9 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
         if (!tegroup_impl_layer_has(layer, tensor))
             TEGROUP_IMPL_TRY(
                 tegroup_impl_check_absent(layer->tensor[tensor], layer->name[tensor], TEGROUP_DTYPE_F64, error));
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
-                      ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(dgrad_out) || TEGROUP_IMPL_THERE(main_grad),
+                         ERROR_UNSET, "out.dtype", "must be set, or dgrad_out's, or main_grad's", TEGROUP_DTYPE_F64, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -6559,8 +6630,8 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
     TEGROUP_IMPL_RULE_ENUM(desc->out_tail, TEGROUP_TAIL_POISON, "out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_RULE_ENUM(desc->dgrad_out_tail, TEGROUP_TAIL_POISON, "dgrad_out_tail", "must be a tegroup_tail");
     TEGROUP_IMPL_TRY(tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error));
-    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(desc->row_scale_dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_THERE(bias), ERROR_COMBINATION,
                       "row_scale_dtype", "needs bias", 0, desc->row_scale_dtype);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
@@ -6593,9 +6664,9 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
     TEGROUP_IMPL_RULE(gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
-                      layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
-                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, tegroup_impl_layer_has(&layer, tegroup_impl_layer_output((int)op)), ERROR_UNSET,
+                         layer.name[tegroup_impl_layer_output((int)op)]->members[TEGROUP_IMPL_MEMBER_DTYPE],
+                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     tegroup_impl_layer_product(&layer, (int)op, gemm);
     return TEGROUP_OK;
 }
@@ -6827,11 +6898,13 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
         TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
                                tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
-                          || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
-                      ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64,
+                         0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
+                             || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                         ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
+                         TEGROUP_DTYPE_F64, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -6851,8 +6924,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
                       "needs activated", 0, 1);
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
                       "needs grad_preactivation: dgrad does it", 0, 1);
-    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
@@ -6887,8 +6960,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that an activation has", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;
@@ -7026,6 +7099,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
+        return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";
     return NULL;
 }
 
@@ -7320,13 +7395,14 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     call->plans = plans;
     call->reads = call->writes = 0;
     call->count = 0;
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
-                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
-                      ERROR_UNSET, "fc1.main_grad.dtype",
-                      "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op), ERROR_UNSET,
-                      op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
-                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
+                             || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, "fc1.main_grad.dtype",
+                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
+                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
         for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
@@ -7418,8 +7494,10 @@ static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp
 /* What an epilogue has to do with and no product checks. */
 static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
                                                              tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
-                      "must be 16-byte aligned for an epilogue", 16, (uintptr_t)m->data % 16);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
+        "must be 16-byte aligned for an epilogue; a plan made with options.data_alignment_bytes 2 takes any", 16,
+        (uintptr_t)m->data % 16);
     return TEGROUP_OK;
 }
 
@@ -7613,12 +7691,12 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                         TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
                            "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
-                      "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                         "must be one that rows between ops have", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
                       "must equal input.shape.groups", like->groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
@@ -7641,8 +7719,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
 static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
+                         "must be set with data", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
@@ -7688,26 +7766,27 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
-                          TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                             TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
         const int32_t groups = desc->input.shape.groups;
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
+                             TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
                           "must equal input.shape.groups", groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
                           "bias_grad.shape.groups", "must equal input.shape.groups", groups, bias_grad->shape.groups);
-        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype, ERROR_DTYPE,
-                          "arguments.out.dtype", "must be that of a BIAS's input", chain->values[i].dtype,
-                          given->out.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, !TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype,
+                             ERROR_DTYPE, "arguments.out.dtype", "must be that of a BIAS's input",
+                             chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
-                          "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                             "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(op->backward != NULL || !tegroup_impl_chain_backward(desc), ERROR_NULL_ARGUMENT,
@@ -7719,8 +7798,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
-                      "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
                           || TEGROUP_IMPL_THERE(op->weights.bias),
                       ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
@@ -7889,8 +7968,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
             value->data = given->out.data;
             continue;
         }
-        TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
-                          TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
+                             "must be set for the last op", TEGROUP_DTYPE_F64, 0);
         value->data =
             desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
         tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));
@@ -8634,8 +8713,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
-    TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
+                         "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));
@@ -8813,8 +8892,8 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
-                      "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
+                         "must be one that can be validated", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",

@@ -3064,7 +3064,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_operand(const tegroup_tenso
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t)) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, (size_t)alignment), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                       "must be as aligned as cuBLASLt's grouped matmul was planned for: to 16 bytes, or to "
-                      "options.data_alignment_bytes",
+                      "options.data_alignment_bytes; a plan made with 2 there takes any",
                       alignment, (uintptr_t)t->data % (uintptr_t)alignment);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % alignment == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of the bytes that cuBLASLt's grouped matmul was planned for", alignment,
@@ -6637,7 +6637,8 @@ static inline tegroup_status tegroup_impl_sm90_check_operand(const tegroup_tenso
                                                              tegroup_error *error) {
     if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_listed(t) || tegroup_impl_extent(t) == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, 16), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
-                      "must be 16-byte aligned for TMA", 16, (uintptr_t)t->data % 16);
+                      "must be 16-byte aligned for TMA; a plan made with options.data_alignment_bytes 2 takes any", 16,
+                      (uintptr_t)t->data % 16);
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) % 16 == 0, ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                       "must be a multiple of 16 bytes for TMA", 16, tegroup_impl_stride_bytes(t));
     TEGROUP_IMPL_RULE(tegroup_impl_stride_bytes(t) <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED,

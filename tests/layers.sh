@@ -21,7 +21,7 @@ fi
 for program in $programs; do
     "$program" >"$log.one" 2>&1 || failed=1
     cat "$log.one" >>"$log"
-    grep -aE '^(\[       OK \] |\[  FAILED  \] .*\(|[a-z0-9_]+: run |run |finite differences|[a-z0-9_]+: [0-9]+ splits)' "$log.one" | sed "s|^|${program##*/}: |"
+    grep -aE '^(ok |not ok |[a-z0-9_]+: run |run |finite differences|[a-z0-9_]+: [0-9]+ splits)' "$log.one" | sed "s|^|${program##*/}: |"
     rm -f "$log.one"
 done
 sed -nE 's/.*run ([0-9]+)\/6480, skipped ([0-9]+).*/\1 \2/p' "$log" |

@@ -113,13 +113,13 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
     const tegroup_shape *shape = &t->shape;
     const tegroup_scaling_facts *facts = tegroup_scaling_info(t->scaling);
     int ragged = tegroup_impl_ragged(shape), ragged_cols = shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET;
-    TEGROUP_IMPL_RULE(t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, t->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set",
+                         TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_PATH(DTYPE), "must be a tegroup_dtype");
     TEGROUP_IMPL_RULE_ENUM(t->scaling, TEGROUP_SCALING_COUNT - 1, TEGROUP_IMPL_PATH(SCALING),
                            "must be a tegroup_scaling");
-    TEGROUP_IMPL_RULE(facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be one that its scaling carries; expected is a bit set", facts->data_dtypes, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, facts->data_dtypes >> t->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that its scaling carries", facts->data_dtypes, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups >= 0 && shape->groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, TEGROUP_IMPL_PATH(GROUPS),
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows >= 0 && shape->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, TEGROUP_IMPL_PATH(ROWS),
@@ -175,8 +175,8 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
  * might have. */
 static inline tegroup_status tegroup_impl_check_absent(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_dtype usual, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE), "must be set with data", usual,
-                      0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !t->data && !t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be set with data", usual, 0);
     return TEGROUP_OK;
 }
 
@@ -328,28 +328,28 @@ TEGROUP_IMPL_HD char *tegroup_impl_matrix_row(const tegroup_matrix *m, int64_t r
 #define TEGROUP_IMPL_MATRIX_PATHS(name)                                                                                \
     { name ".data", name ".rows", name ".cols", name ".ld", name ".dtype" }
 
-/* The type of scalars and row scales. */
-static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(dtype == TEGROUP_DTYPE_UNSET || dtype == TEGROUP_DTYPE_F32 || dtype == TEGROUP_DTYPE_F64,
-                      ERROR_DTYPE, field, "must be F32 or F64", TEGROUP_DTYPE_F32, dtype);
-    return TEGROUP_OK;
-}
-
 #define TEGROUP_IMPL_FLOATS                                                                                            \
     (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32 | 1u << TEGROUP_DTYPE_F16 | 1u << TEGROUP_DTYPE_BF16)
 #define TEGROUP_IMPL_REALS (1u << TEGROUP_DTYPE_F64 | 1u << TEGROUP_DTYPE_F32)
+#define TEGROUP_IMPL_INTEGERS (1u << TEGROUP_DTYPE_I32 | 1u << TEGROUP_DTYPE_I64)
+
+/* The type of scalars and row scales. */
+static inline tegroup_status tegroup_impl_check_real(tegroup_dtype dtype, const char *field, tegroup_error *error) {
+    TEGROUP_IMPL_RULE_ENUM(dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtype == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_REALS >> dtype & 1u, ERROR_DTYPE, field,
+                         "must be a type of scalars and row scales", TEGROUP_IMPL_REALS, dtype);
+    return TEGROUP_OK;
+}
 
 /* One matrix: extents (rows or cols < 0: any), types as a bit set, memory. */
 static inline tegroup_status tegroup_impl_check_matrix(const tegroup_matrix *m, const char *const paths[5],
                                                        int64_t rows, int64_t cols, uint32_t dtypes,
                                                        tegroup_error *error) {
     size_t element;
-    TEGROUP_IMPL_RULE(m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set, to a type in the bit set",
-                      dtypes, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, m->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, paths[4], "must be set", dtypes, 0);
     TEGROUP_IMPL_RULE_ENUM(m->dtype, TEGROUP_DTYPE_COUNT - 1, paths[4], "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one of the types in the bit set", dtypes,
-                      m->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, dtypes >> m->dtype & 1u, ERROR_DTYPE, paths[4], "must be one that is taken here",
+                         dtypes, m->dtype);
     TEGROUP_IMPL_RULE(m->rows >= 0 && m->rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, paths[1],
                       "must be 0 to TEGROUP_MAX_ROWS", TEGROUP_MAX_ROWS, m->rows);
     TEGROUP_IMPL_RULE(m->cols >= 0 && m->cols <= TEGROUP_MAX_COLS, ERROR_VALUE, paths[2],
@@ -377,7 +377,7 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
                                                          int64_t rows, int64_t cols, uint32_t dtypes,
                                                          tegroup_error *error) {
     if (m->dtype != TEGROUP_DTYPE_UNSET) return tegroup_impl_check_matrix(m, paths, rows, cols, dtypes, error);
-    TEGROUP_IMPL_RULE(!m->data, ERROR_UNSET, paths[4], "must be set with data, to a type in the bit set", dtypes, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, !m->data, ERROR_UNSET, paths[4], "must be set with data", dtypes, 0);
     return TEGROUP_OK;
 }
 

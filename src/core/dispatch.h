@@ -13,8 +13,10 @@ static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, c
 /* A call's problem must be the planned one, field by field. */
 static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
                                                         const tegroup_impl_names *names, tegroup_error *error) {
-#define TEGROUP_IMPL_SAME(member, field)                                                                               \
-    TEGROUP_IMPL_RULE(planned->member == p->member, ERROR_PLAN, field, "must be as planned", planned->member, p->member)
+#define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
+    TEGROUP_IMPL_RULE_AS(reading, planned->member == p->member, ERROR_PLAN, field, "must be as planned",               \
+                         planned->member, p->member)
+#define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
 #define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
     for (i = 0; i < (count); i++) TEGROUP_IMPL_SAME(member[i], names->operand[i]->members[TEGROUP_IMPL_MEMBER_##path])
     int32_t i;
@@ -27,15 +29,15 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
                                                      : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
     TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
                                                      : TEGROUP_IMPL_OPERAND_PATH(D, COLS));
-    TEGROUP_IMPL_SAME(a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
-    TEGROUP_IMPL_SAME(b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
-    TEGROUP_IMPL_SAME(c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
-    TEGROUP_IMPL_SAME(d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
-    TEGROUP_IMPL_SAME(bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
-    TEGROUP_IMPL_SAME(row_scale, "row_scale_dtype");
-    TEGROUP_IMPL_SAME(a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
-    TEGROUP_IMPL_SAME(b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
-    TEGROUP_IMPL_SAME(d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
+    TEGROUP_IMPL_SAME_AS(DTYPE, a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
+    TEGROUP_IMPL_SAME_AS(DTYPE, row_scale, "row_scale_dtype");
+    TEGROUP_IMPL_SAME_AS(SCALING, a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
+    TEGROUP_IMPL_SAME_AS(SCALING, b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
+    TEGROUP_IMPL_SAME_AS(SCALING, d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
     TEGROUP_IMPL_SAME(lda, TEGROUP_IMPL_OPERAND_PATH(A, LD));
     TEGROUP_IMPL_SAME(ldb, TEGROUP_IMPL_OPERAND_PATH(B, LD));
     TEGROUP_IMPL_SAME(ldc, TEGROUP_IMPL_OPERAND_PATH(C, LD));
@@ -57,6 +59,7 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
     TEGROUP_IMPL_SAME(tail, names->tail);
 #undef TEGROUP_IMPL_SAME_EACH
 #undef TEGROUP_IMPL_SAME
+#undef TEGROUP_IMPL_SAME_AS
     return TEGROUP_OK;
 }
 
@@ -202,8 +205,8 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                           tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    TEGROUP_IMPL_RULE(!desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
+                         "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
                       "must not be NULL", 1, 0);

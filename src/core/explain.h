@@ -124,6 +124,8 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
              without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
+    TEGROUP_IMPL_NEED_AS(NUMBER, holds, code, name, words, want, came)
+#define TEGROUP_IMPL_NEED_AS(kind, holds, code, name, words, want, came)                                               \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
             v->status = TEGROUP_##code;                                                                                \
@@ -131,6 +133,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
             v->rule = (words);                                                                                         \
             v->expected = (int64_t)(want);                                                                             \
             v->got = (int64_t)(came);                                                                                  \
+            v->reading = TEGROUP_READING_##kind;                                                                       \
             return met;                                                                                                \
         }                                                                                                              \
         met++;                                                                                                         \
@@ -150,19 +153,23 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
                       "is newer than the backend knows", rule->sm_max, target->sm);
-    TEGROUP_IMPL_NEED(rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
-                      "is not one that the backend multiplies here; expected is a bit set", rule->operand_dtypes, p->a);
-    TEGROUP_IMPL_NEED(p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
-                      TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
-                      TEGROUP_DTYPE_BF16, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
+                         rule->operand_dtypes, p->a);
+    TEGROUP_IMPL_NEED_AS(DTYPE, p->a != TEGROUP_DTYPE_F16 || !(without & TEGROUP_IMPL_WITHOUT_F16), ERROR_NOT_BUILT,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must not be F16 in a build with TEGROUP_NO_F16",
+                         TEGROUP_DTYPE_BF16, p->a);
     TEGROUP_IMPL_NEED(p->op == TEGROUP_OP_FORWARD || !(without & TEGROUP_IMPL_WITHOUT_BACKWARD), ERROR_NOT_BUILT, "op",
                       "must be FORWARD in a build with TEGROUP_NO_BACKWARD", TEGROUP_OP_FORWARD, p->op);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, SCALING),
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->a_scaling);
-    TEGROUP_IMPL_NEED(rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(B, SCALING),
-                      "is not one that the backend knows here; expected is a bit set", rule->scalings, p->b_scaling);
-    TEGROUP_IMPL_NEED(rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
-                      "is not one that the backend writes; expected is a bit set", rule->result_dtypes, p->d);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->a_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(A, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->a_scaling);
+    TEGROUP_IMPL_NEED_AS(SCALINGS, rule->scalings >> p->b_scaling & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(B, SCALING), "must be one that the backend knows here",
+                         rule->scalings, p->b_scaling);
+    TEGROUP_IMPL_NEED_AS(DTYPES, rule->result_dtypes >> p->d & 1u, ERROR_UNSUPPORTED,
+                         TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "must be one that the backend writes",
+                         rule->result_dtypes, p->d);
     TEGROUP_IMPL_NEED(target->cublaslt_version >= rule->cublaslt_min, ERROR_UNSUPPORTED, "target.cublaslt_version",
                       "is older than the backend needs here",
                       tegroup_impl_version_needed(desc, p, rule->backend, target, rule->cublaslt_min),
@@ -255,6 +262,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     }
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
+#undef TEGROUP_IMPL_NEED_AS
     return INT32_MAX;
 }
 
@@ -522,7 +530,8 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
             if (asked && (!refused || (verdicts[i].native && !refused->native)))
                 refused = &verdicts[i]; /* a failure first */
         }
-        (void)tegroup_impl_fail(error, refused->status, refused->field, refused->rule, refused->expected, refused->got);
+        (void)tegroup_impl_fail_as(refused->reading, error, refused->status, refused->field, refused->rule,
+                                   refused->expected, refused->got);
         if (error) error->native = refused->native;
         /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
         return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;

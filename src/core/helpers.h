@@ -20,8 +20,8 @@ typedef uint64_t TEGROUP_IMPL_ANY tegroup_impl_any64;
 #undef TEGROUP_IMPL_ANY
 
 /* Record what was wrong and hand the status on. */
-static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
-                                               const char *rule, int64_t expected, int64_t got) {
+static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
+                                                  const char *field, const char *rule, int64_t expected, int64_t got) {
     if (error) {
         error->status = status;
         error->native = 0;
@@ -29,16 +29,25 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
         error->rule = rule;
         error->expected = expected;
         error->got = got;
+        error->reading = reading;
     }
     return status;
 }
 
+static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_status status, const char *field,
+                                               const char *rule, int64_t expected, int64_t got) {
+    return tegroup_impl_fail_as(TEGROUP_READING_NUMBER, error, status, field, rule, expected, got);
+}
+
 /* One rule a line: TEGROUP_IMPL_RULE(what must hold, status, field, rule in words, expected, got). */
-#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+#define TEGROUP_IMPL_RULE_AS(reading, holds, status, field, rule, expected, got)                                       \
     do {                                                                                                               \
         if (!(holds))                                                                                                  \
-            return tegroup_impl_fail(error, TEGROUP_##status, (field), (rule), (int64_t)(expected), (int64_t)(got));   \
+            return tegroup_impl_fail_as(TEGROUP_READING_##reading, error, TEGROUP_##status, (field), (rule),           \
+                                        (int64_t)(expected), (int64_t)(got));                                          \
     } while (0)
+#define TEGROUP_IMPL_RULE(holds, status, field, rule, expected, got)                                                   \
+    TEGROUP_IMPL_RULE_AS(NUMBER, holds, status, field, rule, expected, got)
 /* An enum must be one of its values, 0 to `last`. It is reported as the int32_t that the caller's struct holds: a compiler may make the
  * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \

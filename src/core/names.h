@@ -53,22 +53,58 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
     }
 }
 
+/* One number of an error as its reader knows it; a set as "F32, F16 or BF16". `text` has room for every name there is. */
+#define TEGROUP_IMPL_READ_CHARS 128
+static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
+                                            int64_t number) {
+    const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
+    const int32_t count = dtypes ? TEGROUP_DTYPE_COUNT : TEGROUP_SCALING_COUNT;
+    int32_t i, length = 0;
+    if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
+        snprintf(text, TEGROUP_IMPL_READ_CHARS, "%lld", (long long)number);
+        return text;
+    }
+    text[0] = 0;
+    for (i = 0; i < count; i++) {
+        const int64_t left = number >> i >> 1;
+        if (is_set ? !(number >> i & 1) : i != number) continue;
+        length += snprintf(text + length, (size_t)(TEGROUP_IMPL_READ_CHARS - length), "%s%s",
+                           length == 0           ? ""
+                           : is_set && left == 0 ? " or "
+                                                 : ", ",
+                           !dtypes  ? tegroup_scaling_info((tegroup_scaling)i)->name
+                           : i == 0 ? "UNSET"
+                                    : tegroup_dtype_name((tegroup_dtype)i));
+    }
+    return text;
+}
+
+/* "(expected I32 or I64, got F32)" after its field and rule. */
+static inline int tegroup_impl_rule_text(const char *field, const char *rule, tegroup_reading reading, int64_t expected,
+                                         int64_t got, const char *head, char *buffer, size_t size) {
+    char wanted[TEGROUP_IMPL_READ_CHARS], came[TEGROUP_IMPL_READ_CHARS];
+    const int is_set = reading == TEGROUP_READING_DTYPES || reading == TEGROUP_READING_SCALINGS;
+    return snprintf(buffer, size, "%s: %s %s (expected %s, got %s)", head, field, rule,
+                    tegroup_impl_read(wanted, reading, is_set, expected), tegroup_impl_read(came, reading, 0, got));
+}
+
 TEGROUP_API int tegroup_error_text(const tegroup_error *error, char *buffer, size_t size) {
     if (!error || error->status == TEGROUP_OK) return snprintf(buffer, size, "ok");
-    return snprintf(buffer, size, "%s: %s %s (expected %lld, got %lld)", tegroup_status_string(error->status),
-                    error->field, error->rule, (long long)error->expected, (long long)error->got);
+    return tegroup_impl_rule_text(error->field, error->rule, error->reading, error->expected, error->got,
+                                  tegroup_status_string(error->status), buffer, size);
 }
 
 TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffer, size_t size) {
     const char *name;
+    char head[40];
     if (!verdict) return snprintf(buffer, size, "?");
     name = tegroup_backend_name(verdict->backend);
     if (verdict->status == TEGROUP_OK)
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
-    return snprintf(buffer, size, "%-16s %s: %s %s (expected %lld, got %lld)", name,
-                    verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused", verdict->field, verdict->rule,
-                    (long long)verdict->expected, (long long)verdict->got);
+    snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
+    return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
+                                  head, buffer, size);
 }
 
 TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, size_t size) {

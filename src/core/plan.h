@@ -42,6 +42,7 @@ typedef struct tegroup_verdict {
     const char     *field;   /* the first unmet condition, as in tegroup_error; NULL when OK                    */
     const char     *rule;
     int64_t         expected, got; /* a quirk's expected is the first cuBLASLt version without it, 0 if none is known   */
+    tegroup_reading reading; /* of these two, as in tegroup_error                                               */
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */

@@ -370,12 +370,12 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
                       "must be set", TEGROUP_ENCODING_COUNTS, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->encoding, TEGROUP_ENCODING_ENDS, TEGROUP_IMPL_FIELD("encoding"),
                            "must be a tegroup_encoding");
-    TEGROUP_IMPL_RULE(sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
-                      "must be I32 or I64", TEGROUP_DTYPE_I64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPES, sizes->dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("dtype"),
+                         "must be set", TEGROUP_IMPL_INTEGERS, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->dtype, TEGROUP_DTYPE_COUNT - 1, TEGROUP_IMPL_FIELD("dtype"),
                            "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(sizes->dtype == TEGROUP_DTYPE_I32 || sizes->dtype == TEGROUP_DTYPE_I64, ERROR_DTYPE,
-                      TEGROUP_IMPL_FIELD("dtype"), "must be I32 or I64", TEGROUP_DTYPE_I64, sizes->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_INTEGERS >> sizes->dtype & 1u, ERROR_DTYPE, TEGROUP_IMPL_FIELD("dtype"),
+                         "must be one that sizes have", TEGROUP_IMPL_INTEGERS, sizes->dtype);
     TEGROUP_IMPL_RULE(sizes->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, TEGROUP_IMPL_FIELD("space"), "must be set",
                       TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(sizes->space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_FIELD("space"), "must be a tegroup_space");

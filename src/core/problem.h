@@ -130,21 +130,23 @@ static inline tegroup_status tegroup_impl_check_dtypes(const tegroup_gemm_desc *
                                                        tegroup_error *error) {
     const tegroup_tensor *a = &desc->a, *b = &desc->b, *d = &desc->d;
     int is_f64 = desc->options.compute == TEGROUP_COMPUTE_F64, fp8 = tegroup_impl_bits(a->dtype) == 8;
-    TEGROUP_IMPL_RULE(fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
-                      TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype, b->dtype);
-    TEGROUP_IMPL_RULE(a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE),
-                      "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
-    TEGROUP_IMPL_RULE(d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE),
-                      "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, fp8 ? tegroup_impl_bits(b->dtype) == 8 : b->dtype == a->dtype, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(B, DTYPE), names->operand[TEGROUP_IMPL_A]->dtype, a->dtype,
+                         b->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, a->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, a->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPE, d->dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                         TEGROUP_IMPL_OPERAND_PATH(D, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32, d->dtype);
     if (desc->c.dtype != TEGROUP_DTYPE_UNSET)
-        TEGROUP_IMPL_RULE(desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
-                          "must equal d.dtype", d->dtype, desc->c.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->c.dtype == d->dtype, ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE),
+                             "must equal d.dtype", d->dtype, desc->c.dtype);
     if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) {
-        TEGROUP_IMPL_RULE(tegroup_impl_is_float(desc->bias.dtype), ERROR_DTYPE, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE),
-                          "must be F64, F32, F16 or BF16", TEGROUP_DTYPE_F32, desc->bias.dtype);
-        TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
-                          TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
-                          desc->bias.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> desc->bias.dtype & 1u, ERROR_DTYPE,
+                             TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "must be one that a bias has", TEGROUP_IMPL_FLOATS,
+                             desc->bias.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, desc->bias.dtype != TEGROUP_DTYPE_F64 || is_f64, ERROR_DTYPE,
+                             TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE), "F64 needs compute F64", TEGROUP_DTYPE_F32,
+                             desc->bias.dtype);
     }
     return tegroup_impl_check_real(desc->row_scale_dtype, "row_scale_dtype", error);
 }

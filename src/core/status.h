@@ -26,6 +26,15 @@
 typedef enum tegroup_status { TEGROUP_STATUS_LIST(TEGROUP_IMPL_ENUMERATE) TEGROUP_STATUS_COUNT } tegroup_status;
 #undef TEGROUP_IMPL_ENUMERATE
 
+/* What the numbers of an error are. */
+typedef enum tegroup_reading {
+    TEGROUP_READING_NUMBER   = 0, /* a bound, a size, an enum                                     */
+    TEGROUP_READING_DTYPE    = 1, /* a tegroup_dtype each                                         */
+    TEGROUP_READING_DTYPES   = 2, /* expected has bit d set for each tegroup_dtype d that may be  */
+    TEGROUP_READING_SCALING  = 3, /* a tegroup_scaling each                                       */
+    TEGROUP_READING_SCALINGS = 4  /* expected has bit s set for each tegroup_scaling s that may be */
+} tegroup_reading;
+
 /* What was wrong. Written only when a call fails; strings are static and need no freeing. Checks run in a
  * fixed order and stop at the first failure, so that the same bad call always gives the same error. */
 typedef struct tegroup_error {
@@ -33,8 +42,9 @@ typedef struct tegroup_error {
     int32_t        native;   /* cudaError_t or cublasStatus_t behind the status; 0 = none         */
     const char    *field;    /* path within the descriptor, such as "a.shape.cols"                */
     const char    *rule;     /* what must hold, such as "must equal b.shape.cols"                 */
-    int64_t        expected; /* the number that the rule asks for (a bound, a size, an enum)      */
-    int64_t        got;      /* the number that came                                              */
+    int64_t        expected; /* what the rule asks for                                            */
+    int64_t        got;      /* what came                                                         */
+    tegroup_reading reading; /* what these two are; tegroup_error_text has their names            */
 } tegroup_error;
 
 /* How much a call checks. */

@@ -142,8 +142,8 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
-                      "must be one of the types in the bit set", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
+                         "must be one that can be validated", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(!tegroup_impl_irregular(&t->shape), ERROR_COMBINATION, "tensor.shape.col_sizes.encoding",
                       "must be unset, as must be elements: groups of one width are validated", 0, 1);
     TEGROUP_IMPL_RULE(!tegroup_impl_listed(t), ERROR_COMBINATION, "tensor.pointers_space",

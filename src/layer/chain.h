@@ -574,8 +574,8 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
-    TEGROUP_IMPL_RULE(!backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype", "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !backward || tegroup_impl_chain_backward(desc), ERROR_UNSET, "grad_output.dtype",
+                         "must be set", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_workspace(plan->saved_bytes, "saved", "saved_bytes", desc->saved, desc->saved_bytes, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error));

@@ -23,12 +23,12 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
                                                            int64_t cols, const char *const *paths,
                                                            tegroup_error *error) {
     const tegroup_shape *shape = &t->shape, *like = &desc->input.shape;
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t), ERROR_UNSET, paths[TEGROUP_IMPL_MEMBER_DTYPE], "must be set",
+                         TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, paths[TEGROUP_IMPL_MEMBER_DTYPE],
                            "must be a tegroup_dtype");
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
-                      "must be F64, F32, F16 or BF16", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, paths[TEGROUP_IMPL_MEMBER_DTYPE],
+                         "must be one that rows between ops have", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(shape->groups == like->groups, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_GROUPS],
                       "must equal input.shape.groups", like->groups, shape->groups);
     TEGROUP_IMPL_RULE(shape->rows == like->rows, ERROR_SHAPE, paths[TEGROUP_IMPL_MEMBER_ROWS],
@@ -51,8 +51,8 @@ static inline tegroup_status tegroup_impl_chain_check_rows(const tegroup_chain_d
 /* An optional tensor is there by its dtype; one that has memory and none was not meant to be dropped. */
 static inline tegroup_status tegroup_impl_chain_check_there(const tegroup_tensor *t, const char *field,
                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field, "must be set with data",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*t) || (!t->data && !t->pointers), ERROR_UNSET, field,
+                         "must be set with data", TEGROUP_DTYPE_F64, 0);
     TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1, field, "must be a tegroup_dtype");
     return TEGROUP_OK;
 }
@@ -98,26 +98,27 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_activation_kind(op->activation, op->interleaved, op->alpha, op->limit, error));
     if (op->kind == TEGROUP_CHAIN_LINEAR) { /* its rows become columns */
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
-                          TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(op->weights.weight), ERROR_UNSET, "weight.dtype", "must be set",
+                             TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(&op->weights.weight,
                                                    tegroup_impl_linear_name(TEGROUP_IMPL_LINEAR_WEIGHT), error));
     }
     if (op->kind == TEGROUP_CHAIN_BIAS) {
         const tegroup_tensor *bias = &op->weights.bias, *bias_grad = &op->weights.bias_grad;
         const int32_t groups = desc->input.shape.groups;
-        TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(*bias), ERROR_UNSET, "bias.dtype", "must be set",
+                             TEGROUP_DTYPE_F64, 0);
         TEGROUP_IMPL_RULE(bias->shape.groups == groups, ERROR_SHAPE, "bias.shape.groups",
                           "must equal input.shape.groups", groups, bias->shape.groups);
         TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(*bias_grad) || bias_grad->shape.groups == groups, ERROR_SHAPE,
                           "bias_grad.shape.groups", "must equal input.shape.groups", groups, bias_grad->shape.groups);
-        TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype, ERROR_DTYPE,
-                          "arguments.out.dtype", "must be that of a BIAS's input", chain->values[i].dtype,
-                          given->out.dtype);
+        TEGROUP_IMPL_RULE_AS(DTYPE, !TEGROUP_IMPL_THERE(given->out) || given->out.dtype == chain->values[i].dtype,
+                             ERROR_DTYPE, "arguments.out.dtype", "must be that of a BIAS's input",
+                             chain->values[i].dtype, given->out.dtype);
     }
     if (op->kind == TEGROUP_CHAIN_SCALE)
-        TEGROUP_IMPL_RULE(given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "arguments.row_scale_dtype",
-                          "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                             "arguments.row_scale_dtype", "must be set for a SCALE", TEGROUP_DTYPE_F32, 0);
     if (op->kind == TEGROUP_CHAIN_USER) {
         TEGROUP_IMPL_RULE(op->forward != NULL, ERROR_NULL_ARGUMENT, "ops.forward", "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(op->backward != NULL || !tegroup_impl_chain_backward(desc), ERROR_NULL_ARGUMENT,
@@ -129,8 +130,8 @@ static inline tegroup_status tegroup_impl_chain_check_op(const tegroup_chain_des
                       "arguments.grad_input", "is not taken by a BIAS: it is the gradient of its output", 0, 1);
     TEGROUP_IMPL_RULE(scales || given->row_scale_dtype == TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
                       "arguments.row_scale_dtype", "is not taken by this op", 0, given->row_scale_dtype);
-    TEGROUP_IMPL_RULE(!given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
-                      "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !given->row_scale || given->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "arguments.row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(op->kind != TEGROUP_CHAIN_LINEAR || given->row_scale_dtype == TEGROUP_DTYPE_UNSET
                           || TEGROUP_IMPL_THERE(op->weights.bias),
                       ERROR_COMBINATION, "arguments.row_scale_dtype", "is not taken by a LINEAR without bias", 0,
@@ -299,8 +300,8 @@ static inline tegroup_status tegroup_impl_chain_resolve_values(const tegroup_cha
             value->data = given->out.data;
             continue;
         }
-        TEGROUP_IMPL_RULE(i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype", "must be set for the last op",
-                          TEGROUP_DTYPE_F64, 0);
+        TEGROUP_IMPL_RULE_AS(DTYPE, i + 1 < desc->op_count, ERROR_UNSET, "arguments.out.dtype",
+                             "must be set for the last op", TEGROUP_DTYPE_F64, 0);
         value->data =
             desc->saved && !tegroup_impl_layout_overflowed(&saved) ? (char *)desc->saved + saved.total_bytes : NULL;
         tegroup_impl_layout_add(&saved, "what an op gave", tegroup_impl_extent_bytes(value));

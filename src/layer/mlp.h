@@ -59,6 +59,8 @@ static inline const char *tegroup_impl_mlp_unfused(const tegroup_mlp_desc *desc,
         return "must not be REQUIRED: the epilogue has its product's operands, preactivation, activated and their "
                "gradients as the same of F16 and BF16";
     if (cols % 8 != 0) return "must not be REQUIRED: the epilogue has rows of 16 bytes";
+    if (desc->options.data_alignment_bytes > 0 && desc->options.data_alignment_bytes < 16)
+        return "must not be REQUIRED: the epilogue has 16 bytes at once, and options.data_alignment_bytes is less";
     return NULL;
 }
 
@@ -353,13 +355,14 @@ static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call,
     call->plans = plans;
     call->reads = call->writes = 0;
     call->count = 0;
-    TEGROUP_IMPL_RULE(op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
-                          || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
-                      ERROR_UNSET, "fc1.main_grad.dtype",
-                      "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op), ERROR_UNSET,
-                      op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
-                      "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         op != TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC1, (int)op)
+                             || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, "fc1.main_grad.dtype",
+                         "must be set, or fc2.main_grad's: they are what this call writes", TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, op == TEGROUP_OP_WGRAD || tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op),
+                         ERROR_UNSET, op == TEGROUP_OP_FORWARD ? "out.dtype" : "grad_preactivation.dtype",
+                         "must be set: it is what this call writes", TEGROUP_DTYPE_F64, 0);
     for (layer = TEGROUP_MLP_FC1; layer <= TEGROUP_MLP_FC2; layer++)
         for (product = (int)op; product < TEGROUP_IMPL_LINEAR_PRODUCTS; product++) {
             const tegroup_plan *one = tegroup_impl_mlp_made(plans, (tegroup_mlp_layer)layer, product);
@@ -451,8 +454,10 @@ static inline tegroup_status tegroup_impl_mlp_check_fused(const tegroup_impl_mlp
 /* What an epilogue has to do with and no product checks. */
 static inline tegroup_status tegroup_impl_mlp_check_epilogue(const tegroup_matrix *m, const char *field,
                                                              tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
-                      "must be 16-byte aligned for an epilogue", 16, (uintptr_t)m->data % 16);
+    TEGROUP_IMPL_RULE(
+        tegroup_impl_aligned(m->data, 16) || m->rows == 0 || m->cols == 0, ERROR_ALIGNMENT, field,
+        "must be 16-byte aligned for an epilogue; a plan made with options.data_alignment_bytes 2 takes any", 16,
+        (uintptr_t)m->data % 16);
     return TEGROUP_OK;
 }
 

@@ -174,11 +174,13 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
         TEGROUP_IMPL_RULE_ENUM(t->dtype, TEGROUP_DTYPE_COUNT - 1,
                                tegroup_impl_mlp_path(tensor, TEGROUP_IMPL_MEMBER_DTYPE), "must be a tegroup_dtype");
     }
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64, 0);
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
-                          || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
-                      ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
-                      TEGROUP_DTYPE_F64, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, TEGROUP_IMPL_THERE(input), ERROR_UNSET, "input.dtype", "must be set", TEGROUP_DTYPE_F64,
+                         0);
+    TEGROUP_IMPL_RULE_AS(DTYPE,
+                         TEGROUP_IMPL_THERE(out) || TEGROUP_IMPL_THERE(grad_preactivation)
+                             || TEGROUP_IMPL_THERE(fc1.main_grad) || TEGROUP_IMPL_THERE(fc2.main_grad),
+                         ERROR_UNSET, "out.dtype", "must be set, or grad_preactivation's, or a main_grad's",
+                         TEGROUP_DTYPE_F64, 0);
 #define TEGROUP_IMPL_NEEDS(member, other)                                                                              \
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(member) || TEGROUP_IMPL_THERE(other), ERROR_COMBINATION, #member,            \
                       "needs " #other, 1, 0)
@@ -198,8 +200,8 @@ static inline tegroup_status tegroup_impl_mlp_check_there(const tegroup_mlp_desc
                       "needs activated", 0, 1);
     TEGROUP_IMPL_RULE(!desc->recompute || TEGROUP_IMPL_THERE(grad_preactivation), ERROR_COMBINATION, "recompute",
                       "needs grad_preactivation: dgrad does it", 0, 1);
-    TEGROUP_IMPL_RULE(!desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     TEGROUP_IMPL_RULE(!TEGROUP_IMPL_THERE(grad_row_scale) || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET,
                       ERROR_COMBINATION, "grad_row_scale", "needs row_scale", 1, 0);
     TEGROUP_IMPL_RULE(!desc->fc2_bias_scaled || desc->row_scale_dtype != TEGROUP_DTYPE_UNSET, ERROR_COMBINATION,
@@ -234,8 +236,8 @@ static inline tegroup_status tegroup_impl_mlp_check_saved(const tegroup_mlp_desc
     const tegroup_impl_name *name = tegroup_impl_mlp_name(tensor);
     const tegroup_tensor *t = tegroup_impl_mlp_at(desc, tensor);
     if (t->dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
-                      "must be F64, F32, F16 or BF16 for an activation", TEGROUP_IMPL_FLOATS, t->dtype);
+    TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(DTYPE),
+                         "must be one that an activation has", TEGROUP_IMPL_FLOATS, t->dtype);
     TEGROUP_IMPL_RULE(t->ld == 0 || t->ld == t->shape.cols, ERROR_LAYOUT, TEGROUP_IMPL_PATH(LD),
                       "must be 0 or shape.cols: what is saved is contiguous", t->shape.cols, t->ld);
     return TEGROUP_OK;

@@ -10,16 +10,19 @@ static const tegroup_backend backends[BACKENDS] = {TEGROUP_BACKEND_PORTABLE, TEG
 
 static int backend_bundled(tegroup_backend backend) { return backend == TEGROUP_BACKEND_PORTABLE || backend == TEGROUP_BACKEND_SM90; }
 
+static void handle_make(void) {
+    cublasLtHandle_t handle;
+    if (mirror_cublaslt != NULL) return;
+    if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) exit(1);
+    mirror_cublaslt = handle;
+}
+
 /* What explain says of a product that every backend can do. */
 static tegroup_verdict backend_verdict(tegroup_backend backend) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], none;
     tegroup_error error;
     product p;
-    if (mirror_cublaslt == NULL) {
-        cublasLtHandle_t handle;
-        if (cublasLtCreate(&handle) != CUBLAS_STATUS_SUCCESS) exit(1);
-        mirror_cublaslt = handle;
-    }
+    handle_make();
     memset(&p, 0, sizeof p);
     p.op = TEGROUP_OP_FORWARD;
     p.in = p.out = TEGROUP_DTYPE_BF16;

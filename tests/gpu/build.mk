@@ -7,7 +7,7 @@ CUBLAS_HOME ?=
 comma := ,
 
 GENCODE := $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
-NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/vendor -Itests/unit -Itests/gpu
+NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/unit -Itests/gpu
 LIBS := $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublasLt
 WRAPPED := __cudaRegisterFunction __cudaGetKernel __cudaLaunchKernel cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
 HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)

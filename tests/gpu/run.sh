@@ -55,10 +55,10 @@ sanitize_one() { # tool, name, scale, arguments
     TEGROUP_TEST_TOGETHER=1 TEGROUP_TEST_BACKENDS=$backends TEGROUP_KERNEL_LOG=$files.kernels TEGROUP_TEST_SCALE=$scale "$sanitizer" --tool "$tool" $options "$out/$name" "$@" >"$files.log" 2>&1
     code=$?
     found=$(sed -nE 's/^=+ (ERROR|RACECHECK) SUMMARY: ([0-9]+) .*/\2/p' "$files.log" | tail -n 1)
-    if grep -q '^\[  FAILED  \]' "$files.log"; then
-        grep '^\[  FAILED  \]' "$files.log"
+    if grep -q '^not ok ' "$files.log"; then
+        grep '^not ok ' "$files.log"
         echo "not ok ${tool}_$name tests failed under the tool"
-    elif [ -z "$found" ] || ! grep -q '^\[  PASSED  \] [1-9]' "$files.log"; then
+    elif [ -z "$found" ] || ! grep -q '^[1-9][0-9]* passed' "$files.log"; then
         grep -aE '^=+ ' "$files.log" | head -n 12
         tail -n 3 "$files.log"
         echo "skip gpu_${tool}_$name NOT RUN (exit $code)"
@@ -128,12 +128,12 @@ for name in $programs; do
     code=$?
     case $name in
     quickstart | compare | grouped_mlp) [ $code -ne 0 ] || echo "ok $name" ;;
-    *) grep -aE '^(\[       OK \] |skip |[0-9]+ problems x )' "$log" | sed "s/^\(\[       OK \] \)/\1$name: /" ;;
+    *) grep -aE '^(ok |skip |[0-9]+ problems x )' "$log" | sed "s/^ok /ok $name: /" ;;
     esac
     [ $code -eq 0 ] && continue
     failed=1
-    grep -avE '^\[( RUN      |       OK )\]' "$log" | tail -n 40 | sed "s/^\(\[  FAILED  \] \)/\1$name: /"
-    grep -aqE '^\[  FAILED  \] .*\(' "$log" || echo "not ok $name exit $code"
+    grep -avE '^(begin|ok) ' "$log" | tail -n 40 | sed "s/^not ok /not ok $name: /"
+    grep -aq '^not ok ' "$log" || echo "not ok $name exit $code"
 done
 
 # Builds of one source: where the numerics_id is the same, so are the bits. The fast_math build has every id of the plain one.

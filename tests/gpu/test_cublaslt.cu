@@ -3,13 +3,20 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "mirror.h"
-#include "utest.h"
+#include "test.h"
 #include <chrono>
 #include <cublasLt.h>
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_backend grouped = TEGROUP_BACKEND_CUBLASLT_GROUPED, loop = TEGROUP_BACKEND_CUBLASLT_LOOP;
-static struct { double worst[TEGROUP_BACKEND_COUNT]; int64_t problems[TEGROUP_BACKEND_COUNT], setups, replays, refused, aligned; } totals;
+/* What the comparisons of a test add to, until it prints them: error / bound; problems for which the library has no kernel; plans
+ * that use more than 16 bytes of alignment. */
+static struct { double worst; int64_t problems, refused, aligned; } totals;
+
+static void print_totals(const char *what) {
+    printf("%s: cuBLAS %d, %ld problems, error/bound at most %.3f; the library offers nothing for %ld\n", what, (int)cublasLtGetVersion(), (long)totals.problems, totals.worst, (long)totals.refused);
+    memset(&totals, 0, sizeof totals);
+}
 
 static cublasLtHandle_t handle(void) {
     static cublasLtHandle_t one;
@@ -139,8 +146,8 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
         mirror_down();
         verdict v = problem_compare(&p);
         int64_t changed = guards_changed(), disturbed = problem_disturbed(&p);
-        totals.worst[backend] = v.worst > totals.worst[backend] ? v.worst : totals.worst[backend];
-        totals.problems[backend]++;
+        totals.worst = v.worst > totals.worst ? v.worst : totals.worst;
+        totals.problems++;
         if (!(v.worst <= 1)) snprintf(message, sizeof message, "error/bound %g", v.worst);
         else if (p.s.out == TEGROUP_DTYPE_F32 && !gate_holds(v)) snprintf(message, sizeof message, "99.9th percentile of error/bound is not below 1/4");
         else if (changed != 0) snprintf(message, sizeof message, "guard bytes changed");
@@ -158,7 +165,7 @@ static const char *run_and_check(const spec *s, tegroup_backend backend, rng *r)
     return message;
 }
 
-UTEST(cublaslt, grouped_random_problems) {
+TEST(cublaslt, grouped_random_problems) {
     rng r = rng_seed(8001);
     if (!has_grouped()) { printf("cublaslt_grouped is not in cuBLAS %d on this GPU\n", (int)cublasLtGetVersion()); return; }
     for (int64_t i = scaled(2000); i > 0; i--) {
@@ -167,9 +174,11 @@ UTEST(cublaslt, grouped_random_problems) {
         ASSERT_STREQ("", run_and_check(&s, grouped, &r));
         guards_release(mark);
     }
+    if (scaled(2000) == 2000) ASSERT_GT(totals.aligned, 0);
+    print_totals("grouped");
 }
 
-UTEST(cublaslt, grouped_larger_problems) {
+TEST(cublaslt, grouped_larger_problems) {
     rng r = rng_seed(8002);
     if (!has_grouped()) return;
     for (int64_t i = scaled(60); i > 0; i--) {
@@ -178,9 +187,10 @@ UTEST(cublaslt, grouped_larger_problems) {
         ASSERT_STREQ("", run_and_check(&s, grouped, &r));
         guards_release(mark);
     }
+    print_totals("larger groups");
 }
 
-UTEST(cublaslt, loop_random_problems) {
+TEST(cublaslt, loop_random_problems) {
     rng r = rng_seed(8003);
     for (int64_t i = scaled(2000); i > 0; i--) {
         void *mark = guards_mark();
@@ -189,6 +199,8 @@ UTEST(cublaslt, loop_random_problems) {
         ASSERT_STREQ("", run_and_check(&s, loop, &r));
         guards_release(mark);
     }
+    ASSERT_GT(totals.problems, 2 * totals.refused);
+    print_totals("loop");
 }
 
 /* What the kernel writes itself: elements of D that are other than they should be, given what they were before. */
@@ -217,7 +229,7 @@ static int64_t alone_wrong(const problem *p, const tegroup_impl_setup *groups, i
 
 /* The arrays that the kernel wrote are the host's, bit for bit; up to 4,096 groups, aligned or not, a block each or 32 a block, in the
  * general way and, where it is one, in that of the usual case. */
-UTEST(cublaslt, setup_arrays_equal_the_hosts) {
+TEST(cublaslt, setup_arrays_equal_the_hosts) {
     rng r = rng_seed(8004);
     int64_t alone[3] = {0, 0, 0}, usual_cases = 0;
     for (int64_t i = scaled(500); i > 0; i--) {
@@ -285,11 +297,10 @@ UTEST(cublaslt, setup_arrays_equal_the_hosts) {
             ASSERT_EQ(0, alone_wrong(&p, groups, alone));
             usual_cases += way == 3;
         }
-        totals.setups++;
         problem_release(&p);
         guards_release(mark);
     }
-    printf("set-ups: %ld of %ld usual; groups with nothing, an empty sum, NaN alone: %ld, %ld, %ld\n", (long)usual_cases, (long)totals.setups, (long)alone[0], (long)alone[1], (long)alone[2]);
+    printf("set-ups: %ld usual; groups with nothing, an empty sum, NaN alone: %ld, %ld, %ld\n", (long)usual_cases, (long)alone[0], (long)alone[1], (long)alone[2]);
     ASSERT_GT(usual_cases, 0);
     if (scaled(500) == 500) ASSERT_TRUE(alone[1] > 0 && alone[2] > 0);
 }
@@ -324,7 +335,7 @@ static tegroup_gemm_desc usual_desc(problem *p, tegroup_backend backend) {
 }
 
 /* Prepare inside the graph; other sizes each time; output and workspace spoilt before each replay. */
-UTEST(cublaslt, grouped_graph_replays_with_other_sizes) {
+TEST(cublaslt, grouped_graph_replays_with_other_sizes) {
     rng r = rng_seed(8005);
     void *mark = guards_mark();
     problem p;
@@ -361,7 +372,6 @@ UTEST(cublaslt, grouped_graph_replays_with_other_sizes) {
         }
         ASSERT_EQ(0, memcmp(eager, replayed, d_bytes));
         ASSERT_EQ(0, workspace_overrun(&desc));
-        totals.replays++;
     }
     MUST(cudaGraphExecDestroy(replay));
     MUST(cudaGraphDestroy(graph));
@@ -373,7 +383,7 @@ UTEST(cublaslt, grouped_graph_replays_with_other_sizes) {
 }
 
 /* Sizes on the host are refused under capture before anything is enqueued, unless they are final. */
-UTEST(cublaslt, loop_under_capture) {
+TEST(cublaslt, loop_under_capture) {
     void *mark = guards_mark();
     problem p;
     cudaStream_t stream;
@@ -417,7 +427,7 @@ UTEST(cublaslt, loop_under_capture) {
 }
 
 /* Tuning keeps an algorithm that is offered; what was saved is loaded again and gives the same bits. */
-UTEST(cublaslt, tune_save_load) {
+TEST(cublaslt, tune_save_load) {
     const tegroup_backend backends[] = {grouped, loop};
     cudaEvent_t begin, end;
     cudaStream_t stream;
@@ -535,7 +545,7 @@ static int offered(const tegroup_impl_choices *offers, const tegroup_impl_choice
 
 /* A decode step: a few groups have most of the rows. What is offered for larger groups than the mean is among the candidates, after
  * what is offered for the mean; none is there twice, each is right, and can be saved and found again. */
-UTEST(cublaslt, grouped_offers_for_uneven_groups) {
+TEST(cublaslt, grouped_offers_for_uneven_groups) {
     static const int64_t m[32] = {160, 0, 3, 0, 40, 0, 1, 0, 0, 16, 0, 0, 8, 0, 0, 2, 0, 0, 0, 5, 0, 0, 16, 0, 0, 0, 1, 0, 4, 0, 0, 0};
     if (!has_grouped()) return;
     for (int op = 0; op < 3; op++) {
@@ -611,7 +621,7 @@ UTEST(cublaslt, grouped_offers_for_uneven_groups) {
 }
 
 /* The caller's word on addresses: it is worth what the distances of rows allow, it is kept to, and without it 16 bytes do. */
-UTEST(cublaslt, grouped_alignment_is_kept_to) {
+TEST(cublaslt, grouped_alignment_is_kept_to) {
     static const struct { tegroup_op op; int64_t n, k; int32_t worth; } cases[] = {
         {TEGROUP_OP_WGRAD, 256, 128, 256}, {TEGROUP_OP_WGRAD, 192, 128, 128}, {TEGROUP_OP_FORWARD, 128, 384, 256}, {TEGROUP_OP_DGRAD, 96, 128, 64}, {TEGROUP_OP_WGRAD, 136, 128, 16}};
     if (!has_grouped()) return;
@@ -680,7 +690,7 @@ static int answer; /* of a library that offers nothing */
 static int no_algorithms(struct cublasLtContext *, void *, void *, void *, void *, void *, void *, int, void *, int *) { return answer; }
 
 /* What is refused, and how a failure of the library comes back. */
-UTEST(cublaslt, refusals) {
+TEST(cublaslt, refusals) {
     void *mark = guards_mark();
     const int version = (int)cublasLtGetVersion();
     problem p;
@@ -766,7 +776,7 @@ UTEST(cublaslt, refusals) {
 }
 
 /* One weight gradient many times: one hash. */
-UTEST(cublaslt, grouped_runs_have_one_hash) {
+TEST(cublaslt, grouped_runs_have_one_hash) {
     void *mark = guards_mark();
     problem p;
     if (!has_grouped()) return;
@@ -795,7 +805,7 @@ UTEST(cublaslt, grouped_runs_have_one_hash) {
 }
 
 /* What a call costs the host besides cublasLtMatmul: that one is replaced by a function that does nothing. */
-UTEST(cublaslt, host_time) {
+TEST(cublaslt, host_time) {
     void *mark = guards_mark();
     problem p;
     if (!has_grouped()) return;
@@ -820,12 +830,4 @@ UTEST(cublaslt, host_time) {
     guards_release(mark);
 }
 
-UTEST(cublaslt, zz_totals) {
-    printf("cublaslt: cuBLAS %d; grouped %ld problems, max error/bound %.3f; loop %ld problems, max error/bound %.3f; %ld set-ups equal; replays %ld/%d\n", (int)cublasLtGetVersion(),
-           (long)totals.problems[grouped], totals.worst[grouped], (long)totals.problems[loop], totals.worst[loop], (long)totals.setups, (long)totals.replays, has_grouped() ? 100 : 0);
-    if (has_grouped() && scaled(2000) == 2000) ASSERT_GT(totals.aligned, 0);
-    if (totals.refused > 0) printf("cublaslt_loop: the library offers nothing for %ld problems\n", (long)totals.refused);
-    ASSERT_TRUE(totals.problems[loop] > 2 * totals.refused && totals.setups > 0);
-}
-
-UTEST_MAIN()
+TEST_MAIN()

@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "backends.h"
-#include "utest.h"
+#include "test.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_dtype halves[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16};
@@ -18,7 +18,7 @@ static int64_t at_most(int64_t most, int64_t x) { return x > most ? most : x; }
 /* ---- every tile ------------------------------------------------------------------------------------------------------- */
 
 /* Runs with every tile: one hash of all of D, and the right one. */
-static void run_every_tile(int *utest_result, product *p, const tegroup_plan *plan, rng *r, int32_t samples) {
+static void run_every_tile(product *p, const tegroup_plan *plan, rng *r, int32_t samples) {
     uint64_t hash = 0;
     int taken = 0;
     for (int32_t i = 0; i < plan_tiles(plan); i++) {
@@ -62,7 +62,7 @@ static int64_t bytes_different(const product *p, const void *x, const void *y, i
 
 /* The same rows and weights alone, in one group of up to 8,192, and as a group of 1 to so many among others: first, in the
  * middle and last, in tensors with room or without, by every tile. A weight gradient: of the same rows, whatever the others. */
-static void in_any_company(int *utest_result, rng *r, tegroup_backend backend, tegroup_op op, tegroup_dtype in, tegroup_dtype out, int extra) {
+static void in_any_company(rng *r, tegroup_backend backend, tegroup_op op, tegroup_dtype in, tegroup_dtype out, int extra) {
     static const int64_t sizes[] = {8192, 4096, 1000, 300, 129, 128, 65, 64, 63, 16, 7, 3, 2, 1};
     static const int32_t companies[] = {3, 7, 40};
     enum { ROOM = 800 };
@@ -122,9 +122,9 @@ static void in_any_company(int *utest_result, rng *r, tegroup_backend backend, t
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&among.desc, NULL, &plan, &among.error));
             ASSERT_LE(plan.workspace_bytes, among.desc.options.workspace_bytes);
             ASSERT_EQ(alone.plan.numerics_id, plan.numerics_id);
-            run_every_tile(utest_result, &among, &plan, r, 64);
-            if (*utest_result != UTEST_TEST_PASSED) fprintf(stderr, "%ld rows as group %d of %d\n", (long)rows, (int)g, (int)among.groups);
-            ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+            run_every_tile(&among, &plan, r, 64);
+            if (test_failed) fprintf(stderr, "%ld rows as group %d of %d\n", (long)rows, (int)g, (int)among.groups);
+            ASSERT_PASSING();
             const int64_t at = product_element(&among, g, 0, 0) * element, from = among.moved_row * cols * element,
                           bytes = product_lines(&among, g) * cols * element;
             const int64_t different = bytes_different(&among, (unsigned char *)among.desc.d.data + at, want + from, bytes);
@@ -139,32 +139,32 @@ static void in_any_company(int *utest_result, rng *r, tegroup_backend backend, t
     product_free(&among);
 }
 
-UTEST(contract, line6_rows_in_any_company) {
+TEST(contract, line6_rows_in_any_company) {
     rng r = rng_seed(6001);
     EACH_BUNDLED(b)
     for (int64_t i = scaled(24); i > 0; i--) { /* forward with a bias and without, and dgrad, of both types to both results */
         const int which = (int)(i % 12);
         const tegroup_dtype in = halves[which & 1], out = which & 2 ? in : TEGROUP_DTYPE_F32;
-        in_any_company(utest_result, &r, backends[b], which < 8 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, in, out, which < 4);
-        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        in_any_company(&r, backends[b], which < 8 ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, in, out, which < 4);
+        ASSERT_PASSING();
     }
 }
 
-UTEST(contract, line6_gradients_in_any_company) {
+TEST(contract, line6_gradients_in_any_company) {
     rng r = rng_seed(6002);
     EACH_BUNDLED(b)
     for (int64_t i = scaled(12); i > 0; i--) { /* of both types to both results, and added to FP32 */
         const int which = (int)(i % 6);
         const tegroup_dtype in = halves[which & 1], out = which < 2 ? in : TEGROUP_DTYPE_F32;
-        in_any_company(utest_result, &r, backends[b], TEGROUP_OP_WGRAD, in, out, which >= 4);
-        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        in_any_company(&r, backends[b], TEGROUP_OP_WGRAD, in, out, which >= 4);
+        ASSERT_PASSING();
     }
 }
 
 /* ---- a wrong expectation ---------------------------------------------------------------------------------------------- */
 
 /* It chooses another tile, and that is all. */
-UTEST(contract, line6_expectations_cost_speed_only) {
+TEST(contract, line6_expectations_cost_speed_only) {
     static const int64_t expected[][2] = {{0, 0}, {0, 1}, {0, INT64_MAX}, {1, 0}, {1, 1}, {1, INT64_MAX}, {1000, 600}, {100000, 1}, {100000, 100000},
                                           {INT64_C(1) << 40, 0}, {INT64_C(1) << 40, INT64_C(1) << 40}, {INT64_C(1) << 40, INT64_MAX}, {INT64_MAX, INT64_MAX}};
     enum { HINTS = sizeof expected / sizeof expected[0], GROUPS = 6, ROWS = 1500 };
@@ -258,7 +258,7 @@ static __global__ void __launch_bounds__(1024) keep_busy(const uint4 *from, uint
 
 /* A thousand runs on an idle GPU, a thousand beside a kernel that computes on a third of it and a thousand beside one that
  * copies there, the tiles in turns: one hash. Between begin and end of the other kernel nothing may wait for the whole GPU. */
-static void beside_other_work(int *utest_result, int b) {
+static void beside_other_work(int b) {
     static const int64_t counts[8] = {700, 0, 3, 420, 64, 1, 511, 300};
     const int64_t runs = scaled(1000), words = (int64_t)8 << 20; /* of 16 bytes: more than L2 holds */
     const unsigned long long limit_ns = (unsigned long long)scaled(10000) * 1000000;
@@ -355,17 +355,17 @@ static void beside_other_work(int *utest_result, int b) {
     free(seen);
 }
 
-UTEST(contract, line6_beside_other_work) {
+TEST(contract, line6_beside_other_work) {
     EACH_BUNDLED(b) {
-        beside_other_work(utest_result, b);
-        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        beside_other_work(b);
+        ASSERT_PASSING();
     }
 }
 
 /* ---- any number of groups --------------------------------------------------------------------------------------------- */
 
 /* Most of them empty, all of them, all but the last. Tiles are found 32 groups at a time. */
-UTEST(gpu, groups_0_to_4096) {
+TEST(gpu, groups_0_to_4096) {
     static const int32_t groups[] = {33, 4096, 0, 1, 31, 32, 1000, 4095};
     static int64_t counts[TEGROUP_MAX_GROUPS];
     rng r = rng_seed(6005);
@@ -391,12 +391,12 @@ UTEST(gpu, groups_0_to_4096) {
         product_make(&p, backends[b]);
         product_counts(&p, counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        run_every_tile(utest_result, &p, &p.plan, &r, 2000);
-        if (*utest_result != UTEST_TEST_PASSED)
+        run_every_tile(&p, &p.plan, &r, 2000);
+        if (test_failed)
             fprintf(stderr, "%s op %d groups %d n %ld k %ld rows %ld\n", tegroup_backend_name(backends[b]), (int)p.op, (int)p.groups, (long)p.n, (long)p.k, (long)p.filled);
-        ASSERT_EQ(UTEST_TEST_PASSED, *utest_result);
+        ASSERT_PASSING();
         product_free(&p);
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

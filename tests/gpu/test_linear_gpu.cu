@@ -5,7 +5,7 @@
 #include "backends.h"
 #include "graph.h"
 #include "linear.h"
-#include "utest.h"
+#include "test.h"
 
 static tegroup_backend asked;
 static cudaStream_t first, second;
@@ -74,7 +74,7 @@ static tegroup_status run_on_device(layer *l, int delayed) {
     return status;
 }
 
-static void every_combination(int *utest_result, tegroup_backend backend, int aligned) {
+static void every_combination(tegroup_backend backend, int aligned) {
     if (!backend_here(backend)) return;
     if (first == NULL) {
         MUST(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
@@ -83,8 +83,6 @@ static void every_combination(int *utest_result, tegroup_backend backend, int al
         MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
     }
     asked = backend;
-    layers_worst = 0;
-    layers_elements = 0;
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1; /* few under tools */
     const int all = (3 * COMBINATIONS + step - 1) / step;
     int right = check_every_layer(3, aligned, step, 6101 + (uint64_t)backend, run_on_device);
@@ -93,7 +91,7 @@ static void every_combination(int *utest_result, tegroup_backend backend, int al
     ASSERT_EQ(all, right);
 }
 
-UTEST(linear_gpu, portable) { every_combination(utest_result, TEGROUP_BACKEND_PORTABLE, 0); }
-UTEST(linear_gpu, sm90) { every_combination(utest_result, TEGROUP_BACKEND_SM90, 1); }
+TEST(linear_gpu, portable) { every_combination(TEGROUP_BACKEND_PORTABLE, 0); }
+TEST(linear_gpu, sm90) { every_combination(TEGROUP_BACKEND_SM90, 1); }
 
-UTEST_MAIN()
+TEST_MAIN()

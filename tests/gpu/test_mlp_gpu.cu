@@ -6,7 +6,7 @@
 #include "backends.h"
 #include "graph.h"
 #include "mlp.h"
-#include "utest.h"
+#include "test.h"
 
 static tegroup_backend asked;
 static cudaStream_t first, second;
@@ -92,12 +92,10 @@ static void streams_make(void) {
     MUST(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
 }
 
-static void every_combination(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+static void every_combination(tegroup_backend backend, mlp_sizes sizes) {
     if (!backend_here(backend)) return;
     streams_make();
     asked = backend;
-    layers_worst = 0;
-    layers_elements = 0;
     const int sample = (int)scaled(1000), step = sample < 500 ? 4000 / sample - 1 : 1; /* few under tools */
     const int all = (MLP_COMBINATIONS + step - 1) / step;
     int right = check_every_mlp(sizes, 1, step, 7101 + (uint64_t)backend, run_on_device);
@@ -106,8 +104,8 @@ static void every_combination(int *utest_result, tegroup_backend backend, mlp_si
     ASSERT_EQ(all, right);
 }
 
-UTEST(mlp_gpu, portable) { every_combination(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
-UTEST(mlp_gpu, sm90) { every_combination(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+TEST(mlp_gpu, portable) { every_combination(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+TEST(mlp_gpu, sm90) { every_combination(TEGROUP_BACKEND_SM90, mlp_aligned); }
 
 /* ---- replays ---------------------------------------------------------------------------------------------------------------- */
 
@@ -153,7 +151,7 @@ static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) 
     return x->row_scale == y->row_scale && x->options.workspace == y->options.workspace;
 }
 
-static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+static void replays(tegroup_backend backend, mlp_sizes sizes) {
     static const mlp_choice kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_SWIGLU},
                                        {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
                                        {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON}, 0, TEGROUP_ACTIVATION_GEGLU},
@@ -227,8 +225,8 @@ static void replays(int *utest_result, tegroup_backend backend, mlp_sizes sizes)
            layers_worst, (long)scaled(10000));
 }
 
-UTEST(mlp_replays, portable) { replays(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
-UTEST(mlp_replays, sm90) { replays(utest_result, TEGROUP_BACKEND_SM90, mlp_aligned); }
+TEST(mlp_replays, portable) { replays(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+TEST(mlp_replays, sm90) { replays(TEGROUP_BACKEND_SM90, mlp_aligned); }
 
 /* ---- activations in epilogues ---------------------------------------------------------------------------------------------- */
 
@@ -264,7 +262,7 @@ static int64_t plant_infinity(mlp *l) {
 }
 
 /* Forward alone, and with its gradients, fused and not: the same bits, and nothing else is written. */
-static void fused(int *utest_result, tegroup_backend backend) {
+static void fused(tegroup_backend backend) {
     if (!backend_here(backend)) return;
     static const mlp_sizes sizes[] = {{16, 24, 40, -1}, {72, 200, 48, -1}, {128, 96, 64, -1}, {64, 264, 136, -1}, {200, 8, 16, -1}, {64, 424, 40, -1}};
     static const tegroup_activation kinds[] = {TEGROUP_ACTIVATION_SWIGLU, TEGROUP_ACTIVATION_GEGLU, TEGROUP_ACTIVATION_GEGLU_TANH, TEGROUP_ACTIVATION_REGLU, TEGROUP_ACTIVATION_SWIGLU_CLAMPED};
@@ -331,8 +329,8 @@ static void fused(int *utest_result, tegroup_backend backend) {
     printf("%s: %d MLPs forward and %d with gradients, fused bitwise as unfused; %d refused by design\n", tegroup_backend_name(backend), ran[0], ran[1], refused);
     ASSERT_TRUE(ran[0] > 0 && ran[1] > 0 && infinities > 0);
 }
-UTEST(mlp_gpu, sm90_fused) { fused(utest_result, TEGROUP_BACKEND_SM90); }
-UTEST(mlp_gpu, portable_fused) { fused(utest_result, TEGROUP_BACKEND_PORTABLE); }
+TEST(mlp_gpu, sm90_fused) { fused(TEGROUP_BACKEND_SM90); }
+TEST(mlp_gpu, portable_fused) { fused(TEGROUP_BACKEND_PORTABLE); }
 
 /* ---- op chains ---------------------------------------------------------------------------------------------------------------- */
 
@@ -348,7 +346,7 @@ static void chain_open(tegroup_chain_desc *chain, const tegroup_chain_op *ops, c
 }
 
 /* Linear, activation, linear by an MLP's buffers, fused and not: against FP64 as the MLP is. */
-static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes sizes) {
+static void chain_of_mlp(tegroup_backend backend, mlp_sizes sizes) {
     if (!backend_here(backend)) return;
     rng r = rng_seed(7401);
     streams_make();
@@ -408,11 +406,11 @@ static void chain_of_mlp(int *utest_result, tegroup_backend backend, mlp_sizes s
     }
     free(plan);
 }
-UTEST(mlp_gpu, portable_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_PORTABLE, mlp_odd); }
-UTEST(mlp_gpu, sm90_chain) { chain_of_mlp(utest_result, TEGROUP_BACKEND_SM90, mlp_eights); }
+TEST(mlp_gpu, portable_chain) { chain_of_mlp(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+TEST(mlp_gpu, sm90_chain) { chain_of_mlp(TEGROUP_BACKEND_SM90, mlp_eights); }
 
 /* y = p (x + b): small integers, so that host and device agree in every bit. */
-static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t cols) {
+static void bias_and_scale(tegroup_backend backend, int64_t cols) {
     if (!backend_here(backend)) return;
     static const int64_t rows[GROUPS] = {5, 0, 7, 2};
     tegroup_chain_plan *plan = (tegroup_chain_plan *)malloc(sizeof *plan);
@@ -497,7 +495,7 @@ static void bias_and_scale(int *utest_result, tegroup_backend backend, int64_t c
     }
     free(plan);
 }
-UTEST(mlp_gpu, portable_bias_and_scale) { bias_and_scale(utest_result, TEGROUP_BACKEND_PORTABLE, 13); }
-UTEST(mlp_gpu, sm90_bias_and_scale) { bias_and_scale(utest_result, TEGROUP_BACKEND_SM90, 24); }
+TEST(mlp_gpu, portable_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_PORTABLE, 13); }
+TEST(mlp_gpu, sm90_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_SM90, 24); }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -13,7 +13,7 @@ faults=tests/teeth/faults.txt
 export CC TEGROUP_TEST_SCALE
 
 try() { # directory that holds tegroup.h, test; 0 passed, 1 failed, 2 does not compile
-    $CC -std=gnu11 -O1 -w -I"$1" -I. -Itests/vendor -Itests/unit "tests/unit/$2.c" -o "$1/$2" -lm > "$1/$2.log" 2>&1 || return 2
+    $CC -std=gnu11 -O1 -w -I"$1" -I. -Itests/unit "tests/unit/$2.c" -o "$1/$2" -lm > "$1/$2.log" 2>&1 || return 2
     timeout 60 "$1/$2" > "$1/$2.log" 2>&1 || return 1
 }
 
@@ -41,7 +41,7 @@ if [ "${1-}" = --fault ]; then
     for test in $expected $(ls tests/unit | sed -n 's/^\(test_.*\)\.c$/\1/p' | grep -vx "$expected"); do
         try "$dir" "$test"
         case $? in
-        1) line="caught $2 by $test"; name=$(sed -n 's/^\[  FAILED  \] \([^ ]*\).*/\1/p' "$dir/$test.log" | head -n 1)
+        1) line="caught $2 by $test"; name=$(sed -n 's/^not ok \([^ ]*\).*/\1/p' "$dir/$test.log" | head -n 1)
            line="$line${name:+ ($name)}"; break ;;
         2) line="ERROR $2 does not compile with $test: $(grep -m 1 error "$dir/$test.log")"; break ;;
         esac

@@ -159,7 +159,7 @@ SUPPORT verdict compare_row_scale(const layer *l) {
     return v;
 }
 
-/* what the last lines report */
+/* of the layers since check_every_layer or check_every_mlp began */
 static double layers_worst;
 static int64_t layers_elements;
 
@@ -208,6 +208,8 @@ SUPPORT int check_every_layer(int delays, int aligned, int step, uint64_t seed, 
     rng r = rng_seed(seed);
     choice c;
     int right = 0, number = 0;
+    layers_worst = 0;
+    layers_elements = 0;
     for (c.lists = 0; c.lists < 2; c.lists++)
         for (c.gradients = 0; c.gradients < 3; c.gradients++)
             for (c.delayed = 0; c.delayed < delays; c.delayed++)

@@ -321,7 +321,8 @@ SUPPORT int check_every_mlp(mlp_sizes sizes, int device, int step, uint64_t seed
     choice *c = &m.c;
     int right = 0, number = 0;
     m.activation = TEGROUP_ACTIVATION_UNSET;
-    mlps_refused = 0;
+    layers_worst = 0;
+    layers_elements = mlps_refused = 0;
     for (c->lists = 0; c->lists < 2; c->lists++)
         for (c->gradients = 0; c->gradients < 3; c->gradients++)
             for (c->delayed = 0; c->delayed < 3; c->delayed++)

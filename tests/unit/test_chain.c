@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
 #include "mlp.h"
-#include "utest.h"
+#include "test.h"
 
 /* ---- a chain of every kind, in F64 -------------------------------------------------------------------------------------------- */
 
@@ -174,7 +174,7 @@ static double differ(all_kinds *k, double *x, const double *gradient, int64_t co
     return scale > 0 ? error / scale : INFINITY;
 }
 
-UTEST(chain, finite_differences) {
+TEST(chain, finite_differences) {
     rng r = rng_seed(8001);
     double most = 0;
     for (int unfused = 0; unfused < 2; unfused++) {
@@ -216,7 +216,7 @@ static const tegroup_tensor *result(const tegroup_mlp_desc *d, int i) {
 }
 
 /* linear, activation, linear: as the MLP itself, fused and not. */
-UTEST(chain, runs_the_grouped_mlp) {
+TEST(chain, runs_the_grouped_mlp) {
     rng r = rng_seed(8002);
     for (int i = 0; i < 90; i++) {
         mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_UNSET};
@@ -293,7 +293,7 @@ static tegroup_tensor refilled(tegroup_tensor t, tegroup_dtype dtype, rng *r) {
 
 /* scale to BF16, then linear, SiLU, linear of BF16 weights, in a chain of F32: an MLP would round the gradient between SiLU and the last
  * linear to BF16, the chain keeps it in F32. */
-UTEST(chain, same_bits_where_dtypes_differ) {
+TEST(chain, same_bits_where_dtypes_differ) {
     rng r = rng_seed(8006);
     const tegroup_dtype wide = TEGROUP_DTYPE_F32, narrow = TEGROUP_DTYPE_BF16;
     static const tegroup_chain_kind kinds[4] = {TEGROUP_CHAIN_SCALE, TEGROUP_CHAIN_LINEAR, TEGROUP_CHAIN_ACTIVATION, TEGROUP_CHAIN_LINEAR};
@@ -332,7 +332,7 @@ UTEST(chain, same_bits_where_dtypes_differ) {
 
 /* ---- what is said ------------------------------------------------------------------------------------------------------------- */
 
-UTEST(chain, explains) {
+TEST(chain, explains) {
     rng r = rng_seed(8003);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_verdict v[TEGROUP_CHAIN_MAX_OPS];
@@ -413,7 +413,7 @@ static void scales_reshape(all_kinds *k, int64_t rows, int64_t cols) {
 }
 
 /* The workspace was measured for the planned rows and columns: a call with others would write past it. */
-UTEST(chain, plan_is_for_its_rows) {
+TEST(chain, plan_is_for_its_rows) {
     rng r = rng_seed(8005);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     for (int i = 0; i < 3; i++) {
@@ -440,7 +440,7 @@ static void bare(tegroup_tensor *t) {
 }
 
 /* The routing is said once, of the input: the other rows need not repeat it, and their extent is that of rows all the same. */
-UTEST(chain, routing_is_that_of_the_input) {
+TEST(chain, routing_is_that_of_the_input) {
     rng r = rng_seed(8007);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     for (int fused = 0; fused < 2; fused++) {
@@ -476,7 +476,7 @@ static tegroup_status seen_backward(void *context, const tegroup_tensor *x, cons
 }
 
 /* A caller's op may have gradients of its own: its backward is called though nobody wants that of its input. */
-UTEST(chain, calls_the_first_op_back) {
+TEST(chain, calls_the_first_op_back) {
     rng r = rng_seed(8010);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     for (int wanted = 0; wanted < 2; wanted++) {
@@ -511,7 +511,7 @@ static void *copied_snapshot(all_kinds *k) {
 }
 
 /* Plans are made before there are addresses: what they take for the same must then be, and what they do not may be. */
-UTEST(chain, plans_without_addresses) {
+TEST(chain, plans_without_addresses) {
     rng r = rng_seed(8009);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     for (int i = 0; i < 7; i++) {
@@ -569,7 +569,7 @@ static void alone(all_kinds *k, int i) {
 }
 
 /* A spoilt chain is refused, before anything runs: the status, the field, the op, and not a byte written. */
-UTEST(chain, refuses) {
+TEST(chain, refuses) {
     rng r = rng_seed(8004);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
@@ -654,7 +654,7 @@ UTEST(chain, refuses) {
     free(k);
 }
 
-UTEST(chain, refuses_to_plan) {
+TEST(chain, refuses_to_plan) {
     rng r = rng_seed(8011);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
@@ -736,7 +736,7 @@ UTEST(chain, refuses_to_plan) {
     } while (0)
 #define NO_DTYPE(lvalue, name, op) NO_ENUM(lvalue, tegroup_dtype, TEGROUP_DTYPE_COUNT - 1, name, op)
 
-UTEST(chain, refuses_every_enum) {
+TEST(chain, refuses_every_enum) {
     rng r = rng_seed(8013);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
@@ -763,7 +763,7 @@ UTEST(chain, refuses_every_enum) {
 }
 
 /* What an op gives can be addressed in F16, its gradient in the input's F64 cannot. */
-UTEST(chain, gradients_must_be_addressable) {
+TEST(chain, gradients_must_be_addressable) {
     rng r = rng_seed(8012);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     all_kinds_make(k, 1, &r);
@@ -788,7 +788,7 @@ UTEST(chain, gradients_must_be_addressable) {
     free(k);
 }
 
-UTEST(chain, keeps_buffers_apart) {
+TEST(chain, keeps_buffers_apart) {
     rng r = rng_seed(8008);
     all_kinds *k = (all_kinds *)malloc(sizeof *k);
     tegroup_chain_plan *before = (tegroup_chain_plan *)malloc(sizeof *before);
@@ -817,4 +817,4 @@ UTEST(chain, keeps_buffers_apart) {
     free(k);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
 #include "../compile/constructors.h"
-#include "utest.h"
+#include "test.h"
 
 enum { GROUPS = 3, ROWS = 5, N = 3, K = 4 };
 
@@ -26,10 +26,10 @@ static tegroup_status prepare(const tegroup_shape *shape, void *memory, size_t b
     return tegroup_prepare(&desc, NULL, error);
 }
 
-UTEST(constructors, every_field) { ASSERT_EQ(constructors_wrong(), 0); }
+TEST(constructors, every_field) { ASSERT_EQ(constructors_wrong(), 0); }
 
 /* Ends instead of counts, rows further apart, a list instead of a buffer: what was edited is what runs. */
-UTEST(constructors, what_they_return_may_be_edited) {
+TEST(constructors, what_they_return_may_be_edited) {
     static const int32_t ends[GROUPS] = {2, 2, 3};
     float x[ROWS][K + 2], w[GROUPS][N][K], y[ROWS][N];
     void *weights[GROUPS] = {w[2], w[1], w[0]};
@@ -68,7 +68,7 @@ UTEST(constructors, what_they_return_may_be_edited) {
 }
 
 /* The snapshot is tegroup_prepare's, byte for byte; the shape has it and is otherwise as it was. */
-UTEST(constructors, shape_prepare_is_prepare) {
+TEST(constructors, shape_prepare_is_prepare) {
     static const int64_t again[GROUPS] = {0, 4, 1}, widths[GROUPS] = {1, 4, 2};
     tegroup_layout layout;
     for (int i = 0; i < 3; i++) { /* once more with another routing, and with columns that differ */
@@ -92,7 +92,7 @@ UTEST(constructors, shape_prepare_is_prepare) {
 }
 
 /* Tensors made from the shape have its snapshot from then on; those made before do not. */
-UTEST(constructors, tensors_take_the_snapshot_along) {
+TEST(constructors, tensors_take_the_snapshot_along) {
     tegroup_shape shape = on_host(counts);
     const tegroup_tensor early = tegroup_tensor_of(shape, N, TEGROUP_DTYPE_F32, NULL);
     ASSERT_EQ(tegroup_shape_prepare(&shape, snapshot, sizeof snapshot, NULL, NULL), TEGROUP_OK);
@@ -102,7 +102,7 @@ UTEST(constructors, tensors_take_the_snapshot_along) {
 }
 
 /* What tegroup_prepare refuses: the same error, by the same names, and neither the shape nor the memory was touched. */
-UTEST(constructors, shape_prepare_refuses_as_prepare) {
+TEST(constructors, shape_prepare_refuses_as_prepare) {
     static const int64_t lies[GROUPS] = {2, -5, 1}, many[GROUPS] = {2, 4, 1};
     const struct { tegroup_status status; const char *field; } want[] = {
         {TEGROUP_ERROR_UNSET, "shape.row_sizes.encoding"},  {TEGROUP_ERROR_UNSET, "shape.row_sizes.space"},
@@ -144,12 +144,13 @@ UTEST(constructors, shape_prepare_refuses_as_prepare) {
         ASSERT_STREQ(same.rule, error.rule);
         ASSERT_EQ(same.expected, error.expected);
         ASSERT_EQ(same.got, error.got);
+        ASSERT_EQ(same.reading, error.reading);
         ASSERT_TRUE(same_shape(&shape, &before));
         for (size_t at = 0; at < sizeof snapshot; at++) ASSERT_EQ(snapshot[at], 0);
     }
 }
 
-UTEST(constructors, shape_prepare_of_nothing) {
+TEST(constructors, shape_prepare_of_nothing) {
     tegroup_error error;
     ASSERT_EQ(tegroup_shape_prepare(NULL, snapshot, sizeof snapshot, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT);
     ASSERT_EQ(error.status, TEGROUP_ERROR_NULL_ARGUMENT);
@@ -158,7 +159,7 @@ UTEST(constructors, shape_prepare_of_nothing) {
 }
 
 /* Sizes in device memory go with a snapshot there: a build without nvcc has no kernel for them, and touches neither. */
-UTEST(constructors, shape_prepare_on_a_device) {
+TEST(constructors, shape_prepare_on_a_device) {
     tegroup_shape shape = rows_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
     const tegroup_shape before = shape;
     tegroup_error error;
@@ -170,4 +171,4 @@ UTEST(constructors, shape_prepare_on_a_device) {
     for (size_t at = 0; at < sizeof snapshot; at++) ASSERT_EQ(snapshot[at], 0xA5);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -1,10 +1,7 @@
 /* The contract, a test a line. Run on the CPU backend, where every line that is not about a GPU can be shown. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
-
-static int lines_kept; /* counted when a test reaches its end without a failure */
-#define LINE_KEPT() do { if (*utest_result == UTEST_TEST_PASSED) lines_kept++; } while (0)
+#include "test.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
@@ -16,7 +13,7 @@ static int row_bits_differ(const problem *p, int32_t g, int64_t row, const probl
 
 /* 1. Output goes straight into the caller's buffer. The same product lands with the same bits at another alignment, stride
  * and place; an output written before is not touched again; and no workspace grows with the rows, so nothing is staged. */
-UTEST(contract, line1_output_in_callers_buffer) {
+TEST(contract, line1_output_in_callers_buffer) {
     rng r = rng_seed(3001);
     for (int64_t i = scaled(40); i > 0; i--) {
         void *mark = guards_mark();
@@ -54,12 +51,11 @@ UTEST(contract, line1_output_in_callers_buffer) {
     ASSERT_EQ(problem_plan(&q), TEGROUP_OK);
     ASSERT_EQ(p.plan.workspace_bytes, q.plan.workspace_bytes);
     guards_release(p.mark);
-    LINE_KEPT();
 }
 
 /* 2. Rows that no group owns: KEEP leaves every bit, ZERO writes exact zeros, POISON writes NaN; rows that one owns are the
  * same in all three, and what lies between rows is nobody's. */
-UTEST(contract, line2_tail_untouched) {
+TEST(contract, line2_tail_untouched) {
     rng r = rng_seed(3002);
     int64_t unowned[3] = {0, 0, 0};
     for (int64_t i = scaled(150); i > 0; i--) {
@@ -99,7 +95,6 @@ UTEST(contract, line2_tail_untouched) {
         guards_release(mark);
     }
     for (int tail = 0; tail < 3; tail++) ASSERT_GT(unowned[tail], 0);
-    LINE_KEPT();
 }
 
 /* What beta * C is, in the type of the sums, rounded once to the result's. */
@@ -110,7 +105,7 @@ static double scaled_c(const spec *s, double beta, double c) {
 static int same_bits(double a, double b) { return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b)); }
 
 /* 3a. Nothing to sum: D = beta * C exactly, with -0, NaN, infinity and subnormals in C; with beta 0 exactly +0, C unread. */
-static void nothing_to_sum(int *utest_result, rng *r, int what) {
+static void nothing_to_sum(rng *r, int what) {
     static const double special[] = {-0.0, 0.0, INFINITY, -INFINITY, NAN, 0x1p-140, -0x1p-24, 1.0, -3.5, 0x1p120};
     static const double betas[] = {1, -1, 0.5, 0, -2, 1};
     int64_t none[6] = {0, 0, 0, 0, 0, 0}, one[6] = {1, 1, 1, 1, 1, 1}, mixed[6] = {0, 3, 0, 1, 0, 0};
@@ -158,7 +153,7 @@ static void nothing_to_sum(int *utest_result, rng *r, int what) {
 }
 
 /* 3b. NaN in a valid row shows in all that depends on it and in nothing else. */
-static void nan_shows(int *utest_result, rng *r) {
+static void nan_shows(rng *r) {
     int64_t shown = 0;
     for (int64_t i = scaled(150); i > 0; i--) {
         void *mark = guards_mark();
@@ -192,11 +187,11 @@ static void nan_shows(int *utest_result, rng *r) {
     ASSERT_GT(shown, 0);
 }
 
-UTEST(contract, line3_nothing_to_sum_is_beta_c) {
+TEST(contract, line3_nothing_to_sum_is_beta_c) {
     rng r = rng_seed(3003);
     for (int what = 0; what < 3; what++) {
-        nothing_to_sum(utest_result, &r, what);
-        ASSERT_EQ(*utest_result, UTEST_TEST_PASSED);
+        nothing_to_sum(&r, what);
+        ASSERT_PASSING();
     }
     for (int op = 0; op < 3; op++) { /* no groups at all: nothing is needed, nothing happens */
         spec s = {.op = ops[op], .groups = 0, .n = 5, .k = 7, .tail_rows = 4, .m = (int64_t[]){0}};
@@ -221,7 +216,7 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
                     if (!(s.op == TEGROUP_OP_WGRAD && group_skipped(&s, g))) ASSERT_FALSE(isnan(value_at(&p.d, g, row, col)));
         guards_release(mark);
     }
-    nan_shows(utest_result, &r);
+    nan_shows(&r);
     /* alpha 0 hides nothing, and NaN in C shows where beta is not 0 */
     int64_t rows[1] = {2};
     problem p;
@@ -234,12 +229,11 @@ UTEST(contract, line3_nothing_to_sum_is_beta_c) {
     ASSERT_EQ(problem_run(&p), TEGROUP_OK);
     for (int e = 0; e < 6; e++) ASSERT_EQ(!!isnan(value_at(&p.d, 0, e / 3, e % 3)), e < 3 || e == 5);
     problem_release(&p);
-    LINE_KEPT();
 }
 
 /* 4. Sizes that lie: the snapshot says so, and no byte outside the rows that it grants is written. test_prepare.c does this
  * for 100,000 arrays; here whole calls run on lies. */
-UTEST(contract, line4_lying_sizes_stay_inside) {
+TEST(contract, line4_lying_sizes_stay_inside) {
     static const int64_t lies[] = {INT64_MIN, INT64_MAX, -2, -1000, 1 << 20, INT64_C(1) << 40, INT64_C(1) << 62, 5, 0};
     rng r = rng_seed(3004);
     int64_t told = 0, runs = scaled(1500);
@@ -274,12 +268,11 @@ UTEST(contract, line4_lying_sizes_stay_inside) {
         guards_release(mark);
     }
     ASSERT_GT(told, runs / 2);
-    LINE_KEPT();
 }
 
 /* 5. A call depends on nothing but its arguments: the same plan and descriptor, run again over other sizes and poisoned
  * outputs, gives what fresh ones give, byte for byte. (Capture itself needs a GPU.) */
-UTEST(contract, line5_replay_with_other_sizes) {
+TEST(contract, line5_replay_with_other_sizes) {
     rng r = rng_seed(3005);
     for (int64_t i = scaled(40); i > 0; i--) {
         void *mark = guards_mark();
@@ -340,12 +333,11 @@ UTEST(contract, line5_replay_with_other_sizes) {
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
-    LINE_KEPT();
 }
 
 /* 6. Bitwise deterministic: a row's bits do not depend on how many rows come with it, how they are grouped, who computes
  * them or what the workspace held; a weight gradient depends on its group's rows alone. */
-UTEST(contract, line6_bitwise_deterministic) {
+TEST(contract, line6_bitwise_deterministic) {
     static const int64_t batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 31, 64, 127, 128, 129, 200, 257, 400};
     rng r = rng_seed(3006);
     for (int op = 0; op < 3; op++)
@@ -414,11 +406,10 @@ UTEST(contract, line6_bitwise_deterministic) {
     ASSERT_EQ(tegroup_plan_make(&d, NULL, &plan, NULL), TEGROUP_OK);
     ASSERT_NE(plan.numerics_id, p.plan.numerics_id);
     problem_release(&p);
-    LINE_KEPT();
 }
 
 /* 7. Explain is what the plan does, for machines that are not here as well. test_explain.c has the thousand problems. */
-UTEST(contract, line7_explain_is_the_plan) {
+TEST(contract, line7_explain_is_the_plan) {
     static const int32_t sms[] = {0, 75, 80, 90, 100, 103, 120}, versions[] = {0, 130100, 130500, 130801, 131000};
     rng r = rng_seed(3007);
     int64_t chosen = 0, refused = 0;
@@ -458,12 +449,11 @@ UTEST(contract, line7_explain_is_the_plan) {
     }
     ASSERT_GT(chosen, 0);
     ASSERT_GT(refused, 0);
-    LINE_KEPT();
 }
 
 /* 8. The five known cases stand in the table, each with where it was reported; each refuses, or asks for separate
  * workspaces, just inside its range, not outside it, and can be overridden. */
-UTEST(contract, line8_known_bad_combinations) {
+TEST(contract, line8_known_bad_combinations) {
     static const struct { int32_t inside, outside, sm; tegroup_quirk_case when; tegroup_quirk_action action; } known[] = {
         {130200, 130300, 100, TEGROUP_QUIRK_WGRAD, TEGROUP_QUIRK_REFUSE},          /* wrong gradients of empty groups below 13.3 */
         {130700, 130800, 100, TEGROUP_QUIRK_ALWAYS, TEGROUP_QUIRK_SEPARATE},       /* stale descriptors up to 13.7               */
@@ -529,11 +519,10 @@ UTEST(contract, line8_known_bad_combinations) {
         }
         problem_release(&p);
     }
-    LINE_KEPT();
 }
 
 /* 9. Every error says which field, what was expected and what came; and nothing was written. */
-UTEST(contract, line9_errors_name_the_field) {
+TEST(contract, line9_errors_name_the_field) {
     rng r = rng_seed(3009);
     problem p;
     int64_t rows[3] = {4, 0, 6};
@@ -598,12 +587,11 @@ UTEST(contract, line9_errors_name_the_field) {
     ASSERT_NE(guarded_changed(p.d.tensor.data), 0);
     ASSERT_EQ(guards_changed(), 0);
     problem_release(&p);
-    LINE_KEPT();
 }
 
-UTEST(contract, total) { /* last in the file, so that it runs last */
-    printf("contract %d/9\n", lines_kept);
-    ASSERT_EQ(lines_kept, 9);
+TEST(contract, every_line_has_a_test) {
+    char pattern[] = "contract.line?_*", *number = strchr(pattern, '?');
+    for (*number = '1'; *number <= '9'; ++*number) ASSERT_EQ(test_count(pattern), 1);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -1,7 +1,7 @@
 /* tegroup_explain over random problems, GPUs and library versions: it is the plan, and it always says why. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 enum { BACKENDS = TEGROUP_BACKEND_COUNT - 1 };
 
@@ -136,7 +136,7 @@ static const char *disagreement(const tegroup_gemm_desc *d, const tegroup_target
     return memcmp(&plan, &untouched, sizeof plan) == 0 ? "" : "a plan was written by a call that failed";
 }
 
-UTEST(explain, is_the_plan) {
+TEST(explain, is_the_plan) {
     rng r = rng_seed(6001);
     int64_t problems = scaled(1000), chosen = 0, refused = 0, calls = 0;
     for (int64_t i = 0; i < problems; i++) {
@@ -153,13 +153,13 @@ UTEST(explain, is_the_plan) {
                     calls++;
                 }
     }
-    ASSERT_GT(chosen, calls / 20); /* 15% of many problems; of 50, as by TEGROUP_TEST_SCALE, it may be 9% */
+    ASSERT_GT(chosen, calls / 12);
     ASSERT_GT(refused, calls);
     printf("explained: %ld problems, %ld calls, %ld chosen, %ld refusals\n", (long)problems, (long)calls, (long)chosen, (long)refused);
 }
 
 /* Forcing a backend changes who is chosen and nothing that is said of any of them. */
-UTEST(explain, forcing_changes_the_choice_alone) {
+TEST(explain, forcing_changes_the_choice_alone) {
     rng r = rng_seed(6002);
     int64_t taken = 0;
     for (int64_t i = scaled(500); i > 0; i--) {
@@ -185,7 +185,7 @@ UTEST(explain, forcing_changes_the_choice_alone) {
 
 /* Groups at offsets may begin anywhere: cuBLASLt's grouped matmul is not taken for them, unless the caller vouches for 16 bytes. A
  * sum of no columns, and a single group, have no distance that could be odd. */
-UTEST(explain, where_groups_begin) {
+TEST(explain, where_groups_begin) {
     const int64_t offsets[2] = {0, 512};
     const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
     for (int step = 0; step < 5; step++) {
@@ -217,7 +217,7 @@ UTEST(explain, where_groups_begin) {
 
 /* Groups with columns of d of their own: cuBLASLt's grouped matmul, which has NaN for some, comes after the kernels that take any, and
  * is taken where it is named or alone. */
-UTEST(explain, columns_that_the_device_knows) {
+TEST(explain, columns_that_the_device_knows) {
     const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
     for (int step = 0; step < 4; step++) {
         tegroup_target target = target_of(step < 3 ? 90 : 100, 131000, everything);
@@ -255,7 +255,7 @@ static int could(tegroup_backend backend, int32_t sm, int32_t version, int devic
     }
 }
 
-UTEST(explain, plain_products_run_where_they_can) {
+TEST(explain, plain_products_run_where_they_can) {
     for (int op = 1; op <= 3; op++)
         for (int s = 0; s < 10; s++)
             for (int v = 0; v < 10; v++)
@@ -294,7 +294,7 @@ UTEST(explain, plain_products_run_where_they_can) {
 }
 
 /* This build has no GPU code: every GPU backend says so, whatever the machine, and a plan for one only gives sizes. */
-UTEST(explain, default_build_has_the_cpu_backend_alone) {
+TEST(explain, default_build_has_the_cpu_backend_alone) {
     rng r = rng_seed(6003);
     for (int s = 0; s < 10; s++) {
         tegroup_gemm_desc d;
@@ -325,7 +325,7 @@ UTEST(explain, default_build_has_the_cpu_backend_alone) {
     problem_release(&p);
 }
 
-UTEST(explain, bad_targets_are_refused) {
+TEST(explain, bad_targets_are_refused) {
     tegroup_gemm_desc d;
     tegroup_verdict v[BACKENDS];
     tegroup_plan plan;
@@ -343,7 +343,7 @@ UTEST(explain, bad_targets_are_refused) {
 }
 
 /* One line that names the backend, and for a refusal the field and the rule. */
-UTEST(explain, verdict_text) {
+TEST(explain, verdict_text) {
     rng r = rng_seed(6005);
     int64_t kinds[3] = {0, 0, 0}; /* chosen, could, refused */
     for (int64_t i = 240 + scaled(60); i > 0; i--) {
@@ -361,8 +361,12 @@ UTEST(explain, verdict_text) {
             ASSERT_EQ(strstr(text, "chosen") != NULL || strstr(text, "CHOSEN") != NULL, v[b].chosen == 1);
             if (v[b].status != TEGROUP_OK) {
                 ASSERT_TRUE(strstr(text, v[b].field) != NULL && strstr(text, v[b].rule) != NULL);
-                snprintf(number, sizeof number, "%ld", (long)v[b].got);
-                ASSERT_TRUE(strstr(text, number) != NULL);
+                const char *came = number;
+                snprintf(number, sizeof number, "got %ld)", (long)v[b].got);
+                if (v[b].reading == TEGROUP_READING_DTYPE || v[b].reading == TEGROUP_READING_DTYPES)
+                    came = tegroup_dtype_name((tegroup_dtype)v[b].got);
+                if (v[b].reading == TEGROUP_READING_SCALINGS) came = tegroup_scaling_info((tegroup_scaling)v[b].got)->name;
+                ASSERT_TRUE(strstr(text, came) != NULL);
             }
             void *mark = guards_mark();
             size_t size = (size_t)rng_int(&r, 1, length + 2), kept = size - 1 < (size_t)length ? size - 1 : (size_t)length;
@@ -379,7 +383,7 @@ UTEST(explain, verdict_text) {
 }
 
 /* The tables that dispatch reads are sound. */
-UTEST(explain, tables) {
+TEST(explain, tables) {
     int32_t rules, quirks;
     const tegroup_backend_rule *rule = tegroup_backend_rules(&rules);
     uint32_t seen = 0;
@@ -405,4 +409,4 @@ UTEST(explain, tables) {
     ASSERT_TRUE(tegroup_quirks(NULL) == tegroup_quirks(&quirks) && tegroup_backend_rules(NULL) == rule);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

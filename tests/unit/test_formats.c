@@ -1,7 +1,7 @@
 /* Scale layouts against an enumeration of their own; 16-bit conversions against arithmetic, every code and many values. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 /* ---- scales: the table of tegroup_scaling, written down again from the sources that it names --------------------------- */
 
@@ -41,7 +41,7 @@ static void enumerate(tegroup_scaling mode, int64_t outer, int64_t inner, int64_
     }
 }
 
-UTEST(formats, scale_shapes_and_places) {
+TEST(formats, scale_shapes_and_places) {
     static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 383, 512, 700};
     const int count = (int)(sizeof sizes / sizeof *sizes);
     int64_t checked = 0;
@@ -76,7 +76,7 @@ UTEST(formats, scale_shapes_and_places) {
     printf("scales placed: %ld\n", (long)checked);
 }
 
-UTEST(formats, scaling_facts) {
+TEST(formats, scaling_facts) {
     for (int mode = 0; mode < TEGROUP_SCALING_COUNT; mode++) {
         const tegroup_scaling_facts *facts = tegroup_scaling_info((tegroup_scaling)mode);
         ASSERT_TRUE(facts != NULL);
@@ -93,7 +93,7 @@ UTEST(formats, scaling_facts) {
     ASSERT_TRUE(tegroup_scaling_info((tegroup_scaling)-1) == NULL);
 }
 
-UTEST(formats, scale_shape_overflow) {
+TEST(formats, scale_shape_overflow) {
     for (int mode = TEGROUP_SCALING_ROW; mode < TEGROUP_SCALING_COUNT; mode++) {
         tegroup_scale_extent extent = {7, 7, 7};
         tegroup_error error;
@@ -140,7 +140,7 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
 
 static int same(double a, double b) { return (isnan(a) && isnan(b)) || a == b; }
 
-UTEST(formats, every_16_bit_code) {
+TEST(formats, every_16_bit_code) {
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     for (int t = 0; t < 2; t++) {
         void *mark = guards_mark();
@@ -190,7 +190,7 @@ static double awkward(rng *r, tegroup_dtype dtype) {
 
 static uint16_t want_code(tegroup_dtype dtype, double x) { return encode16(dtype, x); }
 
-UTEST(formats, rounding_to_16_bits) {
+TEST(formats, rounding_to_16_bits) {
     static const tegroup_dtype types[] = {TEGROUP_DTYPE_F16, TEGROUP_DTYPE_BF16};
     const int64_t count = scaled(400000);
     for (int t = 0; t < 2; t++) {
@@ -223,10 +223,10 @@ UTEST(formats, rounding_to_16_bits) {
             wrong32 += !same(decode16(types[t], from32[i]), decode16(types[t], w32)); /* by value: -0 + 0 is 0 */
             if (status == TEGROUP_OK) wrong64 += !same(decode16(types[t], from64[i]), decode16(types[t], w64));
         }
-        EXPECT_EQ(wrong32, 0);
-        EXPECT_EQ(wrong64, 0);
-        EXPECT_EQ(wrong_helper32, 0);
-        EXPECT_EQ(wrong_helper64, 0);
+        ASSERT_EQ(wrong32, 0);
+        ASSERT_EQ(wrong64, 0);
+        ASSERT_EQ(wrong_helper32, 0);
+        ASSERT_EQ(wrong_helper64, 0);
         if (status != TEGROUP_OK) ASSERT_EQ(status, TEGROUP_ERROR_UNSUPPORTED);
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
@@ -235,7 +235,7 @@ UTEST(formats, rounding_to_16_bits) {
 }
 
 /* The processor's own conversions are right here, where no flag has it flush subnormal numbers. */
-UTEST(formats, f64_and_f32) {
+TEST(formats, f64_and_f32) {
     rng r = rng_seed(4);
     int64_t wrong_narrow = 0, wrong_wide = 0;
     for (int64_t n = scaled(3000000); n > 0; n--) {
@@ -258,11 +258,11 @@ UTEST(formats, f64_and_f32) {
         memcpy(&got64, &x, 8);
         wrong_wide += got64 != want64;
     }
-    EXPECT_EQ(wrong_narrow, 0);
-    EXPECT_EQ(wrong_wide, 0);
+    ASSERT_EQ(wrong_narrow, 0);
+    ASSERT_EQ(wrong_wide, 0);
 }
 
-UTEST(formats, names_and_bits) {
+TEST(formats, names_and_bits) {
     static const struct { tegroup_dtype dtype; const char *name; int32_t bits; } want[] = {
         {TEGROUP_DTYPE_F64, "F64", 64}, {TEGROUP_DTYPE_F32, "F32", 32}, {TEGROUP_DTYPE_F16, "F16", 16}, {TEGROUP_DTYPE_BF16, "BF16", 16},
         {TEGROUP_DTYPE_F8E4M3, "F8E4M3", 8}, {TEGROUP_DTYPE_F8E5M2, "F8E5M2", 8}, {TEGROUP_DTYPE_F4E2M1, "F4E2M1", 4},
@@ -276,4 +276,4 @@ UTEST(formats, names_and_bits) {
     ASSERT_EQ(tegroup_version(), TEGROUP_VERSION);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -1,9 +1,9 @@
 /* The grouped product against an FP64 reference, against exact answers and against itself in other arrangements. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
-/* What every comparison of this file adds to, printed at the end: error / bound. */
+/* What the comparisons of a test add to, until it prints them: error / bound. */
 static struct { double worst[3]; int64_t elements, gated, problems; } totals; /* by result: F64, F32, 16 bits */
 
 static int kind_of(tegroup_dtype dtype) { return dtype == TEGROUP_DTYPE_F64 ? 0 : dtype == TEGROUP_DTYPE_F32 ? 1 : 2; }
@@ -11,6 +11,7 @@ static int kind_of(tegroup_dtype dtype) { return dtype == TEGROUP_DTYPE_F64 ? 0 
 static void print_totals(const char *what) {
     printf("%s: %ld problems, %ld elements, %ld of them gated; error/bound at most %.3f F64, %.3f F32, %.3f 16-bit\n", what, (long)totals.problems, (long)totals.elements, (long)totals.gated,
            totals.worst[0], totals.worst[1], totals.worst[2]);
+    memset(&totals, 0, sizeof totals);
 }
 
 /* One problem from plan to comparison. "" or what is wrong. The gate is for results as precise as the sums. */
@@ -49,7 +50,7 @@ static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_O
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
 
 /* Every op x operand type x arrangement x C x scalars x bias once, in sizes drawn at random. */
-UTEST(gemm, every_combination) {
+TEST(gemm, every_combination) {
     rng r = rng_seed(1001);
     for (int op = 0; op < 3; op++)
         for (int dtype = 0; dtype < 4; dtype++)
@@ -94,7 +95,7 @@ UTEST(gemm, every_combination) {
     print_totals("combinations");
 }
 
-UTEST(gemm, random_problems) {
+TEST(gemm, random_problems) {
     rng r = rng_seed(1002);
     for (int64_t i = scaled(1500); i > 0; i--) {
         void *mark = guards_mark();
@@ -107,7 +108,7 @@ UTEST(gemm, random_problems) {
 }
 
 /* Sizes around the tile (TILE_M, TILE_N, TILE_K) and the innermost kernel, and long sums. */
-UTEST(gemm, tile_edges) {
+TEST(gemm, tile_edges) {
     rng r = rng_seed(1003);
     tegroup_plan plan;
     problem p;
@@ -139,7 +140,7 @@ UTEST(gemm, tile_edges) {
     print_totals("tile edges");
 }
 
-UTEST(gemm, long_sums) {
+TEST(gemm, long_sums) {
     static const int64_t lengths[] = {509, 1021, 2048, 4093, 6007};
     rng r = rng_seed(1004);
     for (int i = 0; i < 5; i++)
@@ -158,7 +159,7 @@ UTEST(gemm, long_sums) {
     print_totals("long sums");
 }
 
-UTEST(gemm, many_groups) {
+TEST(gemm, many_groups) {
     rng r = rng_seed(1005);
     for (int op = 0; op < 3; op++)
         for (int kind = 0; kind < 3; kind++) { /* uniform, ragged, irregular */
@@ -169,10 +170,11 @@ UTEST(gemm, many_groups) {
             ASSERT_STREQ("", run_and_check(&s));
             guards_release(mark);
         }
+    print_totals("many groups");
 }
 
 /* Narrow operands with sums in F64 are an oracle: with F64 results, exact to FP64's own bound. */
-UTEST(gemm, narrow_operands_with_f64_sums) {
+TEST(gemm, narrow_operands_with_f64_sums) {
     rng r = rng_seed(1006);
     for (int i = 0; i < 30; i++) {
         void *mark = guards_mark();
@@ -190,7 +192,7 @@ UTEST(gemm, narrow_operands_with_f64_sums) {
 /* ---- exact -------------------------------------------------------------------------------------------------------------- */
 
 /* Small integers: every partial sum is an integer that F32 holds, so the result is the result. */
-UTEST(gemm, small_integers_are_exact) {
+TEST(gemm, small_integers_are_exact) {
     rng r = rng_seed(1007);
     int64_t elements = 0;
     for (int64_t i = scaled(600); i > 0; i--) {
@@ -213,7 +215,7 @@ UTEST(gemm, small_integers_are_exact) {
 }
 
 /* One-hot rows: each result is one number of the other operand (WGRAD: a sum of integers), copied to where it belongs. */
-UTEST(gemm, one_hot_lands_where_it_must) {
+TEST(gemm, one_hot_lands_where_it_must) {
     rng r = rng_seed(1008);
     int64_t elements = 0;
     for (int64_t i = scaled(600); i > 0; i--) {
@@ -242,7 +244,7 @@ UTEST(gemm, one_hot_lands_where_it_must) {
 }
 
 /* Sums that fit F32 but not 16 bits: rounding happens once, at the end. */
-UTEST(gemm, results_are_rounded_once) {
+TEST(gemm, results_are_rounded_once) {
     rng r = rng_seed(1009);
     int64_t inexact = 0;
     for (int64_t i = scaled(200); i > 0; i--) {
@@ -295,7 +297,7 @@ static spec metamorphic_spec(rng *r, tegroup_op op, int64_t *rows) {
     return s;
 }
 
-UTEST(gemm, permuted_groups) {
+TEST(gemm, permuted_groups) {
     rng r = rng_seed(1010);
     for (int64_t i = scaled(60); i > 0; i--) {
         void *mark = guards_mark();
@@ -321,7 +323,7 @@ UTEST(gemm, permuted_groups) {
 
 /* A group cut in two with the same weights gives the same rows; so do two groups of the same weights made one. */
 /* Rows picked by an index give the bits of a copy in which they lie in order, under the same numerics_id. */
-UTEST(gemm, gathered_rows_and_permuted_copies) {
+TEST(gemm, gathered_rows_and_permuted_copies) {
     rng r = rng_seed(1018);
     int64_t rows[4] = {0, 0, 0, 0}; /* of gathered a; of b; of both; of zeros */
     for (int64_t i = 60 + scaled(340); i > 0; i--) {
@@ -352,7 +354,7 @@ UTEST(gemm, gathered_rows_and_permuted_copies) {
     for (int i = 0; i < 4; i++) ASSERT_GT(rows[i], 0);
 }
 
-UTEST(gemm, split_and_merged_groups) {
+TEST(gemm, split_and_merged_groups) {
     rng r = rng_seed(1011);
     for (int64_t i = scaled(60); i > 0; i--) {
         void *mark = guards_mark();
@@ -382,7 +384,7 @@ UTEST(gemm, split_and_merged_groups) {
 }
 
 /* With integers a weight gradient adds up over any cut of its rows. */
-UTEST(gemm, wgrad_adds_up) {
+TEST(gemm, wgrad_adds_up) {
     rng r = rng_seed(1012);
     for (int64_t i = scaled(40); i > 0; i--) {
         void *mark = guards_mark();
@@ -420,7 +422,7 @@ UTEST(gemm, wgrad_adds_up) {
 }
 
 /* One row alone gives the bits that it gives among many; a weight gradient those of its group alone. */
-UTEST(gemm, rows_do_not_depend_on_each_other) {
+TEST(gemm, rows_do_not_depend_on_each_other) {
     rng r = rng_seed(1013);
     for (int64_t i = scaled(60); i > 0; i--) {
         void *mark = guards_mark();
@@ -450,7 +452,7 @@ UTEST(gemm, rows_do_not_depend_on_each_other) {
     }
 }
 
-UTEST(gemm, same_bits_for_any_number_of_threads) {
+TEST(gemm, same_bits_for_any_number_of_threads) {
     rng r = rng_seed(1014);
     for (int64_t i = scaled(30); i > 0; i--) {
         void *mark = guards_mark();
@@ -469,7 +471,7 @@ UTEST(gemm, same_bits_for_any_number_of_threads) {
 }
 
 /* The oracle agrees with the sums in F32: the same problem in both, compared by the bound of the narrower. */
-UTEST(gemm, f32_sums_agree_with_the_oracle) {
+TEST(gemm, f32_sums_agree_with_the_oracle) {
     rng r = rng_seed(1015);
     for (int64_t i = scaled(60); i > 0; i--) {
         void *mark = guards_mark();
@@ -495,4 +497,4 @@ UTEST(gemm, f32_sums_agree_with_the_oracle) {
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

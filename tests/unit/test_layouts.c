@@ -1,7 +1,7 @@
 /* Every layout: items in order, aligned, apart, nothing wasted; what fits exactly works and a byte less is refused. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 static size_t up_to_256(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -21,7 +21,7 @@ static const char *flaw(const tegroup_layout *layout) {
     return layout->total_bytes == up_to_256(end) ? "" : "total is not the end of the last item";
 }
 
-UTEST(layouts, snapshot_of_every_count) {
+TEST(layouts, snapshot_of_every_count) {
     for (int32_t groups = 0; groups <= TEGROUP_MAX_GROUPS; groups++)
         for (int irregular = 0; irregular < 2; irregular++) {
             tegroup_layout layout;
@@ -50,7 +50,7 @@ UTEST(layouts, snapshot_of_every_count) {
         }
 }
 
-UTEST(layouts, snapshot_view_is_its_layout) {
+TEST(layouts, snapshot_view_is_its_layout) {
     rng r = rng_seed(7001);
     for (int64_t n = scaled(300); n > 0; n--) {
         void *mark = guards_mark();
@@ -85,7 +85,7 @@ static const char *flaw_of_plan(const tegroup_plan *plan) {
     return layout.total_bytes != plan->workspace_bytes ? "the plan has another size than its layout" : flaw(&layout);
 }
 
-UTEST(layouts, refusals_write_nothing) {
+TEST(layouts, refusals_write_nothing) {
     static const int32_t bad[] = {-1, INT32_MIN, TEGROUP_MAX_GROUPS + 1, INT32_MAX};
     tegroup_layout layout, before;
     tegroup_shape shape;
@@ -104,7 +104,7 @@ UTEST(layouts, refusals_write_nothing) {
 }
 
 /* A snapshot or workspace of exactly the bytes asked for works; with a byte less nothing happens. */
-UTEST(layouts, exactly_enough) {
+TEST(layouts, exactly_enough) {
     rng r = rng_seed(7002);
     for (int64_t n = scaled(60); n > 0; n--) {
         void *mark = guards_mark();
@@ -144,7 +144,7 @@ UTEST(layouts, exactly_enough) {
 }
 
 /* The CPU's workspace is the same for each thread, with nothing on top. */
-UTEST(layouts, cpu_workspace_by_thread) {
+TEST(layouts, cpu_workspace_by_thread) {
     for (int compute = TEGROUP_COMPUTE_F32; compute <= TEGROUP_COMPUTE_F64; compute++) {
         size_t one = 0;
         for (int32_t threads = 1; threads <= 70; threads++) {
@@ -179,7 +179,7 @@ static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t c
     return tegroup_plan_make(&d, &target, plan, error);
 }
 
-UTEST(layouts, workspaces_of_cublaslt) {
+TEST(layouts, workspaces_of_cublaslt) {
     tegroup_plan plan;
     tegroup_layout layout;
     const size_t usual = (size_t)32 << 20; /* cuBLAS' advice for Hopper and later */
@@ -204,7 +204,7 @@ UTEST(layouts, workspaces_of_cublaslt) {
     }
 }
 
-UTEST(layouts, overflow_is_a_status) {
+TEST(layouts, overflow_is_a_status) {
     static const size_t huge[] = {SIZE_MAX, SIZE_MAX - 255, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 2 - 255};
     for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
         tegroup_plan plan, before;
@@ -220,7 +220,7 @@ UTEST(layouts, overflow_is_a_status) {
 }
 
 /* A line an item and one for the sum; the length is the whole text's, whatever fits. */
-UTEST(layouts, text) {
+TEST(layouts, text) {
     tegroup_layout layout;
     char text[4096];
     tegroup_shape shape = {.groups = 33, .elements = 1};
@@ -257,4 +257,4 @@ UTEST(layouts, text) {
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
 #include "linear.h"
-#include "utest.h"
+#include "test.h"
 
 static tegroup_status layer_plan(layer *l) {
     tegroup_status status = tegroup_linear_plan_make(&l->desc, NULL, &l->plan, &l->error);
@@ -25,14 +25,14 @@ static tegroup_status layer_run(layer *l, int delayed) {
     return status;
 }
 
-UTEST(linear, every_combination) {
+TEST(linear, every_combination) {
     int right = check_every_layer(2, 0, 1, 6001, layer_run);
     printf("run %d/%d, skipped 0; %ld elements, error/bound at most %.3f\n", right, 2 * COMBINATIONS, (long)layers_elements, layers_worst);
     ASSERT_EQ(right, 1620);
 }
 
 /* The same in the wide types. */
-UTEST(linear, wide_types) {
+TEST(linear, wide_types) {
     rng r = rng_seed(6002);
     for (int i = 0; i < 120; i++) {
         choice c = {i & 1, i % 3, i >> 1 & 1, i / 3 % 3, 1 + i / 9 % 3, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)};
@@ -42,7 +42,7 @@ UTEST(linear, wide_types) {
 }
 
 /* An empty group's gradient: exact zeros when overwritten, the old bytes when accumulated. */
-UTEST(linear, gradients_of_empty_groups) {
+TEST(linear, gradients_of_empty_groups) {
     rng r = rng_seed(6003);
     for (int accumulates = 0; accumulates < 2; accumulates++) {
         choice c = {0, accumulates, 0, 1, 3, 3, TEGROUP_TAIL_KEEP};
@@ -63,7 +63,7 @@ UTEST(linear, gradients_of_empty_groups) {
 }
 
 /* Results do not depend on where they go, and are those of tegroup_gemm. */
-UTEST(linear, same_bits_in_any_buffer) {
+TEST(linear, same_bits_in_any_buffer) {
     rng r = rng_seed(6004);
     for (int i = 0; i < 12; i++) {
         choice c = {i % 2, 0, 0, i % 3, 3, i % 3, TEGROUP_TAIL_ZERO};
@@ -132,7 +132,7 @@ static double differ(layer *l, const double *p, double *x, const double *gradien
     return scale > 0 ? error / scale : INFINITY;
 }
 
-UTEST(linear, finite_differences) {
+TEST(linear, finite_differences) {
     rng r = rng_seed(6005);
     double most[4] = {0, 0, 0, 0};
     for (int routing = 0; routing < 3; routing++) {
@@ -165,7 +165,7 @@ UTEST(linear, finite_differences) {
 /* ---- the plan ------------------------------------------------------------------------------------------------------------ */
 
 /* What is planned is what has an output, and the workspace is the largest one's. On machines that are not here, too. */
-UTEST(linear, plans) {
+TEST(linear, plans) {
     static const tegroup_backend backends[] = {TEGROUP_BACKEND_SM90, TEGROUP_BACKEND_PORTABLE, TEGROUP_BACKEND_CUBLASLT_GROUPED};
     rng r = rng_seed(6006);
     choice c = {0, 2, 0, 0, 3, 0, TEGROUP_TAIL_KEEP};
@@ -206,4 +206,4 @@ UTEST(linear, plans) {
     free(l);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

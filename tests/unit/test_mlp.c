@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
 #include "mlp.h"
-#include "utest.h"
+#include "test.h"
 
 static tegroup_status mlp_plan(mlp *l) {
     tegroup_status status = tegroup_mlp_plan_make(&l->desc, NULL, &l->plan, &l->error);
@@ -40,16 +40,15 @@ static tegroup_status mlp_run(mlp *l, int delayed) {
     return status;
 }
 
-UTEST(mlp, every_combination) {
+TEST(mlp, every_combination) {
     const int sample = (int)scaled(1000), step = sample < 500 ? 1000 / sample - 1 : 1, all = (MLP_COMBINATIONS + step - 1) / step;
-    layers_worst = 0;
     int right = check_every_mlp(mlp_odd, 0, step, 7001, mlp_run);
     printf("cpu: run %d/%d, skipped 0, of which %ld refused with fusion REQUIRED and run with AUTO; %ld elements, error/bound at most %.3f\n", right, all,
            (long)mlps_refused, (long)layers_elements, layers_worst);
     ASSERT_EQ(all, right);
 }
 
-UTEST(mlp, wide_types) {
+TEST(mlp, wide_types) {
     rng r = rng_seed(7002);
     for (int i = 0; i < 120; i++) {
         mlp_choice m = {{i & 1, i % 3, i % 3, i / 3 % 3, i / 9 % 4, i % ROUTINGS, (tegroup_tail)(i / 4 % 3)}, i & 1, TEGROUP_ACTIVATION_UNSET};
@@ -132,7 +131,7 @@ static tegroup_status by_hand(mlp *l) {
 }
 
 /* Whatever is kept, wherever it lies, and whether the products and the activation are called one by one. */
-UTEST(mlp, same_bits) {
+TEST(mlp, same_bits) {
     rng r = rng_seed(7003);
     for (int i = 0; i < 60; i++) {
         mlp_choice m = {{0, i % 3, 0, i / 3 % 3, 3, i % 3, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_UNSET};
@@ -229,7 +228,7 @@ static double differ(mlp *l, const double *p, double *x, const double *gradient,
     return scale > 0 ? error / scale : INFINITY;
 }
 
-UTEST(mlp, finite_differences) {
+TEST(mlp, finite_differences) {
     static const char *const names[] = {"dgrad", "fc1 wgrad", "fc2 wgrad", "fc1 bias", "fc2 bias", "row_scale"};
     static const mlp_sizes small = {5, 4, 6, -1};
     static const int64_t rows[GROUPS] = {3, 0, 2, 1};
@@ -273,7 +272,7 @@ UTEST(mlp, finite_differences) {
 }
 
 /* What a plan for another machine says of the activation in fc1's epilogue. */
-UTEST(mlp, fusion_of_another_machine) {
+TEST(mlp, fusion_of_another_machine) {
     tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
     tegroup_target ampere = {.struct_size = sizeof ampere, .sm = 80, .built = 1u << TEGROUP_BACKEND_PORTABLE};
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
@@ -310,6 +309,12 @@ UTEST(mlp, fusion_of_another_machine) {
     d.fusion = TEGROUP_FUSION_REQUIRED;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_OK);
     ASSERT_EQ(plan.planned.fused, TEGROUP_FUSED_FORWARD);
+    for (d.options.data_alignment_bytes = 2; d.options.data_alignment_bytes < 32; d.options.data_alignment_bytes *= 2) {
+        const int whole = d.options.data_alignment_bytes >= 16; /* of what the epilogue reads and writes at once */
+        ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), whole ? TEGROUP_OK : TEGROUP_ERROR_UNSUPPORTED);
+        if (!whole) ASSERT_TRUE(strstr(error.rule, "options.data_alignment_bytes is less") != NULL);
+    }
+    d.options.data_alignment_bytes = 0;
     ampere.built = 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED, ampere.sm = 100, ampere.cublaslt_version = 131000;
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &ampere, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_STREQ("fusion", error.field);
@@ -352,4 +357,4 @@ UTEST(mlp, fusion_of_another_machine) {
     ASSERT_EQ(plan.planned.fused, 0u);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -2,7 +2,7 @@
  * in FP64, and against what the descriptors promise to leave alone. */
 #define TEGROUP_IMPLEMENTATION
 #include "activations.h"
-#include "utest.h"
+#include "test.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
 
@@ -72,7 +72,7 @@ static void router_make(router_case *c, rng *r, tegroup_dtype logits, tegroup_dt
     d->balance_loss = (double *)guarded(sizeof(double));
 }
 
-UTEST(moe, router_forward) {
+TEST(moe, router_forward) {
     rng r = rng_seed(4001);
     int64_t ties = 0;
     for (int64_t i = scaled(300); i > 0; i--) {
@@ -138,7 +138,7 @@ UTEST(moe, router_forward) {
 }
 
 /* Logits that are not numbers choose something, but never the same expert twice and none that does not exist. */
-UTEST(moe, router_survives_nan) {
+TEST(moe, router_survives_nan) {
     static const double odd[] = {NAN, INFINITY, -INFINITY, 1, -1, 3e38};
     rng r = rng_seed(4002);
     for (int64_t i = scaled(200); i > 0; i--) {
@@ -180,7 +180,7 @@ static tegroup_router_backward_desc backward_of(const router_case *c, tegroup_ma
 }
 
 /* d/d logits of sum(weights * G) + loss_scale * balance_loss, the choice held fixed: central differences in FP64. */
-UTEST(moe, router_gradient_by_finite_differences) {
+TEST(moe, router_gradient_by_finite_differences) {
     rng r = rng_seed(4003);
     double worst = 0;
     for (int64_t i = scaled(60); i > 0; i--) {
@@ -225,7 +225,7 @@ UTEST(moe, router_gradient_by_finite_differences) {
     ASSERT_GT(worst, 0);
 }
 
-UTEST(moe, router_gradient_in_every_type) {
+TEST(moe, router_gradient_in_every_type) {
     rng r = rng_seed(4004);
     for (int64_t i = scaled(200); i > 0; i--) {
         void *mark = guards_mark();
@@ -310,7 +310,7 @@ static void routing_make(routing *c, rng *r) {
     if (tegroup_shape_prepare(&d->shape, snapshot, layout.total_bytes, NULL, NULL) != TEGROUP_OK) abort();
 }
 
-UTEST(moe, permutation) {
+TEST(moe, permutation) {
     rng r = rng_seed(4005);
     int64_t overflowed = 0, dropped = 0, placed = 0;
     for (int64_t i = scaled(800); i > 0; i--) {
@@ -341,7 +341,7 @@ UTEST(moe, permutation) {
 static tegroup_matrix no_matrix(void) { tegroup_matrix m; memset(&m, 0, sizeof m); return m; }
 static double weight_at(const tegroup_matrix *w, int64_t t, int64_t j) { return w->dtype == TEGROUP_DTYPE_UNSET ? 1 : at(w, t, j); }
 
-UTEST(moe, permute_and_combine) {
+TEST(moe, permute_and_combine) {
     rng r = rng_seed(4006);
     for (int64_t i = scaled(800); i > 0; i--) {
         void *mark = guards_mark();
@@ -417,7 +417,7 @@ UTEST(moe, permute_and_combine) {
 }
 
 /* In FP64: <combine(P, w), G> changes by <grad_P, dP> + <grad_w, dw>, which being bilinear it does exactly but for rounding. */
-UTEST(moe, combine_gradient_is_the_adjoint) {
+TEST(moe, combine_gradient_is_the_adjoint) {
     rng r = rng_seed(4007);
     for (int64_t i = scaled(200); i > 0; i--) {
         void *mark = guards_mark();
@@ -443,7 +443,7 @@ UTEST(moe, combine_gradient_is_the_adjoint) {
 }
 
 /* A map that leads outside is refused before anything is written. */
-UTEST(moe, maps_that_lie_are_refused) {
+TEST(moe, maps_that_lie_are_refused) {
     static const int64_t lies[] = {-2, INT64_MIN, INT64_MAX, 6, 1000};
     rng r = rng_seed(4008);
     for (int i = 0; i < 5; i++) {
@@ -520,7 +520,7 @@ static int owned(const gate_case *c, int64_t row) {
 static int64_t gate_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j : j; }
 static int64_t up_col(const gate_case *c, int64_t j) { return c->f.interleaved ? 2 * j + 1 : c->width + j; }
 
-UTEST(moe, activations) {
+TEST(moe, activations) {
     rng r = rng_seed(4009);
     int64_t untouched = 0;
     double worst[ACTIVATIONS] = {0};
@@ -569,7 +569,7 @@ UTEST(moe, activations) {
 }
 
 /* grad_input may be input; and halves or interleaved, the same numbers come out. */
-UTEST(moe, activations_in_place_and_either_arrangement) {
+TEST(moe, activations_in_place_and_either_arrangement) {
     rng r = rng_seed(4010);
     for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
@@ -612,7 +612,7 @@ static int near_kink(const gate_case *c, double x) {
     return fabs(x) < 1e-4 || fabs(fabs(x) - limit) < 1e-4;
 }
 
-UTEST(moe, activation_gradients_by_finite_differences) {
+TEST(moe, activation_gradients_by_finite_differences) {
     rng r = rng_seed(4011);
     double worst[ACTIVATIONS] = {0};
     for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
@@ -651,7 +651,7 @@ UTEST(moe, activation_gradients_by_finite_differences) {
 }
 
 /* A NaN shows in the output; infinities and numbers as large as a type has give what they should. */
-UTEST(moe, activations_of_extremes) {
+TEST(moe, activations_of_extremes) {
     const float huge[] = {3e38f, 1e20f, 1e5f, 200, 20};
     for (int kind = 0; kind < ACTIVATIONS; kind++)
         for (int interleaved = 0; interleaved <= is_gated(activations[kind]); interleaved++) {
@@ -710,7 +710,7 @@ UTEST(moe, activations_of_extremes) {
 }
 
 /* Every gate with every up, of infinities, NaN and numbers. */
-UTEST(moe, activations_at_infinity) {
+TEST(moe, activations_at_infinity) {
     rng r = rng_seed(4012);
     for (int i = 0; i < 16 * ACTIVATIONS; i++) {
         void *mark = guards_mark();
@@ -749,4 +749,4 @@ UTEST(moe, activations_at_infinity) {
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

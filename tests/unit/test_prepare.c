@@ -1,7 +1,7 @@
 /* tegroup_prepare: honest sizes give exactly what this file works out for itself; sizes that lie never lead outside. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 typedef __int128 wide;
 
@@ -284,7 +284,7 @@ static const void *prepared(sizes_case *c, tegroup_error *error) {
  * says how, and writes nothing. Returns what is wrong, or NULL. */
 static const char *refused(const sizes_case *c, const void *snapshot) {
     tegroup_prepare_desc plain = desc;
-    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0};
+    tegroup_error error = {TEGROUP_OK, 0, NULL, NULL, 0, 0, TEGROUP_READING_NUMBER};
     size_t bytes = desc.snapshot_bytes;
     plain.clamp = 0;
     plain.snapshot = guarded(bytes);
@@ -372,7 +372,7 @@ static void show(const sizes_case *c, const void *snapshot) {
 
 /* ---- tests -------------------------------------------------------------------------------------------------------------- */
 
-UTEST(prepare, honest_sizes_exactly) {
+TEST(prepare, honest_sizes_exactly) {
     rng r = rng_seed(2001);
     int64_t cases = scaled(6000);
     for (int64_t i = 0; i < cases; i++) {
@@ -404,7 +404,7 @@ UTEST(prepare, honest_sizes_exactly) {
     printf("honest arrays: %ld\n", (long)cases);
 }
 
-UTEST(prepare, hostile_sizes_stay_inside) {
+TEST(prepare, hostile_sizes_stay_inside) {
     rng r = rng_seed(2002);
     int64_t cases = scaled(120000), lies = 0;
     for (int64_t i = 0; i < cases; i++) {
@@ -434,7 +434,7 @@ UTEST(prepare, hostile_sizes_stay_inside) {
 }
 
 /* One planted lie: its bit, and nothing else's; the groups that it does not touch are as they were. */
-UTEST(prepare, each_lie_has_its_bit) {
+TEST(prepare, each_lie_has_its_bit) {
     static const struct { tegroup_encoding encoding; int64_t values[5]; int64_t starts[4]; int listed; int64_t rows; uint32_t status; int32_t bad; int64_t want[4];
                           tegroup_status refusal; const char *field; int64_t expected; } lie[] = {
         {TEGROUP_ENCODING_COUNTS, {3, -2, 4, 1}, {0}, 0, 20, TEGROUP_SNAPSHOT_NEGATIVE, 1, {3, 0, 4, 1}, TEGROUP_ERROR_VALUE, "shape.row_sizes.data", -1},
@@ -469,24 +469,24 @@ UTEST(prepare, each_lie_has_its_bit) {
             fprintf(stderr, "lie %d\n", (int)i);
             show(&kase, snapshot);
         }
-        EXPECT_EQ(v.header->status, lie[i].status);
-        EXPECT_EQ(v.header->bad_group, lie[i].bad);
-        for (int32_t g = 0; g < 4; g++) EXPECT_EQ(v.rows[g], lie[i].want[g]);
+        ASSERT_EQ(v.header->status, lie[i].status);
+        ASSERT_EQ(v.header->bad_group, lie[i].bad);
+        for (int32_t g = 0; g < 4; g++) ASSERT_EQ(v.rows[g], lie[i].want[g]);
         desc.clamp = 0;
         guarded_remember(snapshot);
-        EXPECT_EQ(tegroup_prepare(&desc, NULL, &error), lie[i].refusal);
-        EXPECT_EQ(guarded_changed(snapshot), 0); /* honest sizes give the same again */
+        ASSERT_EQ(tegroup_prepare(&desc, NULL, &error), lie[i].refusal);
+        ASSERT_EQ(guarded_changed(snapshot), 0); /* honest sizes give the same again */
         if (lie[i].refusal != TEGROUP_OK) {
-            EXPECT_STREQ(lie[i].field, error.field);
-            EXPECT_EQ(error.expected, lie[i].expected);
-            EXPECT_EQ(error.got, lie[i].bad);
+            ASSERT_STREQ(lie[i].field, error.field);
+            ASSERT_EQ(error.expected, lie[i].expected);
+            ASSERT_EQ(error.got, lie[i].bad);
         }
         guards_release(mark);
     }
 }
 
 /* The sizes are read once: what happens to the array afterwards changes nothing. */
-UTEST(prepare, a_snapshot_is_a_copy) {
+TEST(prepare, a_snapshot_is_a_copy) {
     rng r = rng_seed(2003);
     tegroup_error error;
     void *mark = guards_mark();
@@ -542,7 +542,7 @@ static int64_t strayed(const tegroup_tensor *t, int64_t *written) {
 
 /* Products over snapshots of lies: not a byte outside the rows that the snapshots grant, and nothing read from outside that
  * shows. ASan adds: nothing read from outside at all. */
-UTEST(prepare, products_over_lies_stay_inside) {
+TEST(prepare, products_over_lies_stay_inside) {
     rng r = rng_seed(2004);
     int64_t cases = scaled(4000), written = 0;
     static sizes_case plain, w;
@@ -620,4 +620,4 @@ UTEST(prepare, products_over_lies_stay_inside) {
     printf("products over hostile sizes: %ld\n", (long)cases);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -2,7 +2,7 @@
  * here, give the grouped product. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
 
@@ -100,7 +100,7 @@ static int misaligned(const problem *p, int32_t g) {
     return k > 0 && all % 16 != 0 && p->d.rows[g] > 0 && p->d.cols[g] > 0 && !group_skipped(s, g);
 }
 
-UTEST(setup, arrays_give_the_product) {
+TEST(setup, arrays_give_the_product) {
     rng r = rng_seed(7001);
     int64_t kinds[3] = {0, 0, 0}, problems = scaled(1500), elements = 0, usual = 0;
     for (int64_t i = 0; i < problems; i++) {
@@ -134,7 +134,7 @@ UTEST(setup, arrays_give_the_product) {
 
 /* A group at an address that cuBLASLt would read wrongly gives NaN and nothing else; its neighbours are right. Where the caller
  * ignores the quirks all of them are cuBLASLt's. */
-UTEST(setup, misaligned_groups_show) {
+TEST(setup, misaligned_groups_show) {
     rng r = rng_seed(7002);
     int64_t shown = 0, fine = 0, risked = 0;
     for (int64_t i = scaled(600); i > 0; i--) {
@@ -175,7 +175,7 @@ UTEST(setup, misaligned_groups_show) {
 }
 
 /* Skipped groups and sums that change nothing have no columns; an infinite alpha does not meet an empty sum. */
-UTEST(setup, what_is_kept_from_cublaslt) {
+TEST(setup, what_is_kept_from_cublaslt) {
     int64_t m[4] = {-1, 0, 3, 8};
     void *mark = guards_mark();
     spec s = {.aligned = 1, .op = TEGROUP_OP_WGRAD, .groups = 4, .m = m, .n = 8, .k = 16, .in = TEGROUP_DTYPE_BF16, .out = TEGROUP_DTYPE_F32, .alpha = SCALARS_ONE};
@@ -206,4 +206,4 @@ UTEST(setup, what_is_kept_from_cublaslt) {
     guards_release(mark);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
-#include "utest.h"
+#include "test.h"
 
 /* One exact product of small whole numbers: plan, prepare what is ragged, run. */
 static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
@@ -48,7 +48,7 @@ static uint16_t *huge(size_t elements) {
 }
 
 /* A's group 1 begins 5 * 2^30 elements in, B's 2^32 + 8: in 32 bits both would land inside group 0. */
-UTEST(gaps, elements_past_2_to_32) {
+TEST(gaps, elements_past_2_to_32) {
     enum { ROWS = 6, N = 3, K = 4 };
     const int64_t lda = INT64_C(1) << 30, stride = (INT64_C(1) << 32) + 8;
     const size_t a_elements = (ROWS - 1) * (size_t)lda + K, b_elements = (size_t)stride + N * K;
@@ -56,10 +56,10 @@ UTEST(gaps, elements_past_2_to_32) {
     float d[ROWS][N];
     uint16_t *a, *b;
     tegroup_gemm_desc desc;
-    if (sizeof(void *) < 8) UTEST_SKIP("needs 64-bit addresses");
+    if (sizeof(void *) < 8) SKIP("needs 64-bit addresses");
     a = huge(a_elements);
     b = huge(b_elements);
-    if (!a || !b) UTEST_SKIP("needs 20 GB of address space");
+    if (!a || !b) SKIP("needs 20 GB of address space");
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < K; i++) a[r * lda + i] = bf16(7 * r + i + 1);
     for (int g = 0; g < 2; g++)
@@ -84,7 +84,7 @@ UTEST(gaps, elements_past_2_to_32) {
 }
 
 /* C's rows lie further apart than D's, and NaN fills what is between. */
-UTEST(gaps, c_with_a_leading_dimension_of_its_own) {
+TEST(gaps, c_with_a_leading_dimension_of_its_own) {
     enum { GROUPS = 2, M = 3, N = 4, K = 2, LDC = 7 };
     float a[GROUPS][M][K], b[GROUPS][N][K], c[GROUPS][M][LDC], d[GROUPS][M][N];
     const float beta = 2;
@@ -111,7 +111,7 @@ UTEST(gaps, c_with_a_leading_dimension_of_its_own) {
 }
 
 /* (1 + 2^30) - 2^30 is 0 in F32, 1 + (2^30 - 2^30) is 1: choices are added in their order. */
-UTEST(gaps, combine_adds_in_the_order_of_choices) {
+TEST(gaps, combine_adds_in_the_order_of_choices) {
     float permuted[3] = {0x1p30f, -0x1p30f, 1}, token;
     int64_t row_of_slot[3] = {2, 0, 1};
     tegroup_combine_desc desc;
@@ -131,7 +131,7 @@ UTEST(gaps, combine_adds_in_the_order_of_choices) {
 }
 
 /* Whatever its payload, and from either width. */
-UTEST(gaps, nan_stays_nan_in_16_bits) {
+TEST(gaps, nan_stays_nan_in_16_bits) {
     const uint32_t payloads[] = {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0x7fffffffu, 0xffffe000u, 0x7fc01fffu};
     int64_t row_of_slot = 0;
     for (size_t i = 0; i < sizeof payloads / sizeof payloads[0]; i++)
@@ -158,7 +158,7 @@ UTEST(gaps, nan_stays_nan_in_16_bits) {
 }
 
 /* The numbers are part of the interface: programs written against an older header keep their meaning. */
-UTEST(gaps, numbers_and_texts_are_stable) {
+TEST(gaps, numbers_and_texts_are_stable) {
     static const char *const statuses[] = {
         "OK", "ERROR_NULL_ARGUMENT", "ERROR_STRUCT_SIZE", "ERROR_UNSET", "ERROR_VALUE", "ERROR_SHAPE", "ERROR_DTYPE", "ERROR_LAYOUT",
         "ERROR_ALIGNMENT", "ERROR_OVERLAP", "ERROR_WORKSPACE", "ERROR_CAPACITY", "ERROR_OVERFLOW", "ERROR_COMBINATION", "ERROR_PLAN",
@@ -173,7 +173,7 @@ UTEST(gaps, numbers_and_texts_are_stable) {
 }
 
 /* Groups of other rows in b alone, sizes in device memory: the deep check, which a host cannot let read those, leaves them alone. */
-UTEST(gaps, deep_check_of_a_snapshot_on_the_device) {
+TEST(gaps, deep_check_of_a_snapshot_on_the_device) {
     char *device = (char *)mmap(NULL, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     tegroup_gemm_desc d;
     tegroup_error error;
@@ -192,7 +192,7 @@ UTEST(gaps, deep_check_of_a_snapshot_on_the_device) {
 }
 
 /* A snapshot of packed groups that was written over: what its last group would need is more than can be counted. */
-UTEST(gaps, deep_check_of_a_group_past_every_count) {
+TEST(gaps, deep_check_of_a_group_past_every_count) {
     int64_t one = 1;
     const tegroup_sizes sizes = tegroup_sizes_of(&one, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
     tegroup_shape shape = tegroup_shape_of(1, INT64_C(1) << 40, INT64_C(1) << 31, sizes);
@@ -213,4 +213,4 @@ UTEST(gaps, deep_check_of_a_group_past_every_count) {
     free(snapshot);
 }
 
-UTEST_MAIN()
+TEST_MAIN()

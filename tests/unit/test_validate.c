@@ -1,7 +1,7 @@
 /* tegroup_validate against a plain search: every count, the first bad element, and every way in which a snapshot can be wrong. */
 #define TEGROUP_IMPLEMENTATION
 #include "support.h"
-#include "utest.h"
+#include "test.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
 
@@ -16,7 +16,7 @@ static tegroup_validate_desc of(tegroup_tensor tensor, tegroup_validation *resul
 }
 
 /* Groups in any place, with gaps and a tail, or all alike; each bad element counted by hand. */
-UTEST(validate, values) {
+TEST(validate, values) {
     rng r = rng_seed(6001);
     int64_t owned_found = 0, tail_found = 0;
     for (int64_t i = scaled(600); i > 0; i--) {
@@ -78,7 +78,7 @@ UTEST(validate, values) {
 }
 
 /* The largest finite number, the smallest, and zero of either sign are no find; every pattern past infinity is. */
-UTEST(validate, every_half) {
+TEST(validate, every_half) {
     static uint16_t halves[65536];
     for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
     for (int which = 0; which < 2; which++) {
@@ -94,7 +94,7 @@ UTEST(validate, every_half) {
 }
 
 /* A snapshot that somebody wrote over, one number at a time. */
-UTEST(validate, snapshots) {
+TEST(validate, snapshots) {
     _Alignas(256) static unsigned char memory[8192];
     static const int64_t counts[4] = {3, 0, 5, 2};
     static float data[12 * 3];
@@ -135,4 +135,4 @@ UTEST(validate, snapshots) {
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

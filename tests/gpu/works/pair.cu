@@ -1,8 +1,8 @@
 /* Two files with the implementation in one program: a plan made in one is launched in the other, both ways. */
 #include "pair.h"
-#include "utest.h"
+#include "test.h"
 
-static void both_ways(int *utest_result, tegroup_op op, tegroup_dtype in) {
+static void both_ways(tegroup_op op, tegroup_dtype in) {
     const int64_t counts[4] = {33, 0, 150, 1};
     uint64_t hash[4];
     int64_t disturbed;
@@ -37,13 +37,13 @@ static void both_ways(int *utest_result, tegroup_op op, tegroup_dtype in) {
     product_free(&p);
 }
 
-UTEST(pair, plans_cross_files) {
+TEST(pair, plans_cross_files) {
     static const tegroup_op ops[] = {TEGROUP_OP_FORWARD, TEGROUP_OP_DGRAD, TEGROUP_OP_WGRAD};
     for (int op = 0; op < 3; op++) {
-        both_ways(utest_result, ops[op], TEGROUP_DTYPE_BF16);
-        both_ways(utest_result, ops[op], TEGROUP_DTYPE_F16);
-        both_ways(utest_result, ops[op], TEGROUP_DTYPE_F32);
+        both_ways(ops[op], TEGROUP_DTYPE_BF16);
+        both_ways(ops[op], TEGROUP_DTYPE_F16);
+        both_ways(ops[op], TEGROUP_DTYPE_F32);
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()

@@ -4,7 +4,7 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "../product.h"
-#include "utest.h"
+#include "test.h"
 #include <thread>
 #include <vector>
 
@@ -39,7 +39,7 @@ static void set_product(product *p, tegroup_backend backend, tegroup_op op, tegr
 
 #if defined(EXPECT_NOT_BUILT)
 
-UTEST(variant, other_architecture_is_not_built) {
+TEST(variant, other_architecture_is_not_built) {
     const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
     const tegroup_shape rows = tegroup_shape_of(4, 64, 64, sizes);
     for (int op = 0; op < 3; op++)
@@ -69,7 +69,7 @@ UTEST(variant, other_architecture_is_not_built) {
 #else
 
 /* Builds without code for sm_90a say so, and do without it. */
-UTEST(variant, hopper_kernels) {
+TEST(variant, hopper_kernels) {
     tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
     product p;
     set_product(&p, TEGROUP_BACKEND_AUTO, TEGROUP_OP_FORWARD, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16, 16, 64, 64);
@@ -83,7 +83,7 @@ UTEST(variant, hopper_kernels) {
     product_free(&p);
 }
 
-UTEST(variant, products) {
+TEST(variant, products) {
     static const int64_t shapes[][3] = {{1, 72, 40}, {16, 17, 23}, {40, 200, 264}, {150, 136, 96}};
     for (int op = 0; op < 3; op++)
         for (int in = 0; in < 3 + 2 * EXPECT_SM90; in++) /* the last two on the Hopper backend */
@@ -113,7 +113,7 @@ UTEST(variant, products) {
 
 /* Each thread on its default stream: one for all of them, or with --default-stream per-thread one each. Nothing but the
  * stream orders a thread's poison, prepare, product and copy. */
-UTEST(variant, default_streams) {
+TEST(variant, default_streams) {
     enum { THREADS = 8, RUNS = 20 };
     std::vector<product> products(THREADS);
     std::vector<std::thread> threads;
@@ -143,7 +143,7 @@ UTEST(variant, default_streams) {
 }
 
 /* A prepare and a product, captured and replayed over poison. */
-UTEST(variant, capture) {
+TEST(variant, capture) {
     product p;
     cudaStream_t stream;
     cudaGraph_t graph;
@@ -169,4 +169,4 @@ UTEST(variant, capture) {
 
 #endif
 
-UTEST_MAIN()
+TEST_MAIN()

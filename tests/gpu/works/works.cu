@@ -3,7 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #define SUPPORT_SUM_ROUNDING 0x1p-23
 #include "../backends.h"
-#include "utest.h"
+#include "test.h"
 #include <thread>
 #include <vector>
 
@@ -28,7 +28,7 @@ static void set_product(product *p, tegroup_backend backend, tegroup_op op, tegr
 }
 
 /* Threads with a stream, a workspace, a snapshot and results of their own share one plan for each operation. */
-UTEST(works, concurrent_threads_and_streams) {
+TEST(works, concurrent_threads_and_streams) {
     enum { THREADS = 8, RUNS = 25 };
     static const int64_t counts[5] = {130, 0, 64, 1, 300};
     EACH_BACKEND(b) {
@@ -66,7 +66,7 @@ UTEST(works, concurrent_threads_and_streams) {
 }
 
 /* A thread in which no context is current yet, because nothing of CUDA was called there. */
-UTEST(works, first_call_of_a_thread) {
+TEST(works, first_call_of_a_thread) {
     static const int64_t counts[2] = {20, 130};
     EACH_BACKEND(b)
     for (int op = 0; op < 3; op++) {
@@ -86,7 +86,7 @@ UTEST(works, first_call_of_a_thread) {
 }
 
 /* How far apart groups lie means nothing where there is one. */
-UTEST(works, stride_of_one_group) {
+TEST(works, stride_of_one_group) {
     static const int64_t counts[1] = {70};
     EACH_BACKEND(b)
     for (int op = 0; op < 3; op++) {
@@ -104,7 +104,7 @@ UTEST(works, stride_of_one_group) {
 }
 
 /* A plan belongs to the device that was current when it was made. */
-UTEST(works, plan_on_another_device) {
+TEST(works, plan_on_another_device) {
     static const int64_t counts[2] = {20, 30};
     int devices = 0;
     MUST(cudaGetDeviceCount(&devices));
@@ -130,7 +130,7 @@ UTEST(works, plan_on_another_device) {
 }
 
 /* Operands and results whose rows lie further apart than they are wide. */
-UTEST(works, leading_dimensions) {
+TEST(works, leading_dimensions) {
     rng r = rng_seed(5001);
     static const int64_t pads[] = {8, 24, 120};
     EACH_BACKEND(b)
@@ -167,7 +167,7 @@ UTEST(works, leading_dimensions) {
 
 /* alpha and beta: on the host or the device, one or one a group, F32 or F64. Where all groups have the same two the bits agree
  * among all the ways whose plans have one numerics_id; where they differ the result is checked by the bound. */
-UTEST(works, scalars_in_every_place) {
+TEST(works, scalars_in_every_place) {
     const int64_t m[3] = {40, 0, 17};
     EACH_BACKEND(b) {
         unsigned char *first = NULL;
@@ -242,7 +242,7 @@ UTEST(works, scalars_in_every_place) {
 }
 
 /* More elements than an int32 counts, in D and (FORWARD and DGRAD with a tail) in what follows it. */
-UTEST(works, results_past_2_31_elements) {
+TEST(works, results_past_2_31_elements) {
     static const int64_t tall[3] = {200001, 0, 339000}, wide[8] = {64, 0, 64, 1, 100, 64, 64, 64};
     size_t free_bytes, all_bytes;
     MUST(cudaMemGetInfo(&free_bytes, &all_bytes));
@@ -270,7 +270,7 @@ UTEST(works, results_past_2_31_elements) {
 }
 
 /* The same in what is read: ragged operands, of which the last groups lie past 2^31 elements, and weights. */
-UTEST(works, operands_past_2_31_elements) {
+TEST(works, operands_past_2_31_elements) {
     enum { MANY = 60, FEW = 8 };
     static const int64_t few[FEW] = {64, 0, 64, 1, 100, 64, 64, 64};
     static const struct { tegroup_op op; int32_t groups; int64_t rows, n, k; } cases[] = {
@@ -326,7 +326,7 @@ static float milliseconds(product *p, const tegroup_plan *plan) {
 
 /* sm_limit is refused by name, or kept: a product that every multiprocessor works on takes about as many times longer as
  * there are fewer of them, and comes out the same. */
-UTEST(works, sm_limit) {
+TEST(works, sm_limit) {
     static const int64_t counts[8] = {512, 512, 512, 512, 512, 512, 512, 512};
     int multiprocessors, device;
     MUST(cudaGetDevice(&device));
@@ -362,4 +362,4 @@ UTEST(works, sm_limit) {
     }
 }
 
-UTEST_MAIN()
+TEST_MAIN()
