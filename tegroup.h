@@ -12,9 +12,9 @@
  *     #define TEGROUP_IMPLEMENTATION
  *     #include "tegroup.h"
  *
- *     1. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
- *     2. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
- *     3. prepare   tegroup_prepare(...) turns a routing's group sizes into a snapshot, once a routing
+ *     1. prepare   tegroup_shape_prepare(&rows, ...) turns a routing's group sizes into a snapshot, once a routing
+ *     2. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
+ *     3. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
  *     4. run       tegroup_gemm(&plan, &desc, stream, &error), as often as you like
  *
  * examples/quickstart.c is this in forty lines. Without TEGROUP_IMPLEMENTATION only types, constants and
@@ -196,7 +196,8 @@ typedef struct tegroup_error {
 
 /* How much a call checks. */
 typedef enum tegroup_check_level {
-    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only; about a microsecond at the most   */
+    TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
+                                of an MLP's call, where the compiler optimises                           */
     TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
                                 device pointer is. Entries of one list are compared with single buffers,
                                 not with entries of another list                                         */
@@ -512,8 +513,9 @@ typedef enum tegroup_backend {
 } tegroup_backend;
 
 /* What every planned descriptor ends with; all zero is the default. It is embedded last, so that a descriptor grows at its end
- * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events; check_level,
- * threads and these are the call's own, and the rest must be as planned wherever a call looks at it. */
+ * alone. A layer hands it on to each of its products. The plan reads all but the workspace, streams and events. Of a call's own
+ * are these, check_level, cublaslt, host_sizes_final and an activation's threads; backend, sm_limit, products' threads and hints
+ * are the plan's, and a call does not read them; the rest must be as planned wherever a call looks at it. */
 typedef struct tegroup_options {
     tegroup_compute     compute;       /* the type of the sums                                                          */
     tegroup_backend     backend;       /* AUTO, or the one to use or be told why not                                    */
@@ -1771,10 +1773,10 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
 
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
     tegroup_matrix matrix;
+    memset(&matrix, 0, sizeof matrix);
     matrix.data = (void *)(uintptr_t)data;
     matrix.rows = rows;
     matrix.cols = cols;
-    matrix.ld = 0;
     matrix.dtype = dtype;
     return matrix;
 }
@@ -3180,7 +3182,8 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
-    prepare.space = shape->row_sizes.space;
+    /* a space that is none is the sizes' to refuse, by a name that the caller knows */
+    prepare.space = shape->row_sizes.space == TEGROUP_SPACE_DEVICE ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
     prepare.shape = *shape;
     prepare.snapshot = snapshot;
     prepare.snapshot_bytes = snapshot_bytes;
@@ -6362,7 +6365,7 @@ typedef enum tegroup_impl_linear_tensor {
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
-static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, int operand) {
+static inline int tegroup_impl_linear_role(int product, int operand) {
 #define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
@@ -6374,7 +6377,7 @@ static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, i
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, INPUT, MAIN_GRAD, BIAS_GRAD),
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, BIAS, GRAD_ROW_SCALE, NONE)};
 #undef TEGROUP_IMPL_ROLES
-    return roles[product][operand];
+    return (int)roles[product][operand];
 }
 
 /* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is
@@ -8703,8 +8706,8 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
                                                              const tegroup_impl_chain *chain, int32_t i,
-                                                             const tegroup_tensor *rows,
-                                                             tegroup_impl_linear_tensor word, tegroup_error *error) {
+                                                             const tegroup_tensor *rows, int word,
+                                                             tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);

@@ -33,55 +33,55 @@ static void *integers(int64_t count, int seed, int most) { /* -most to most, BF1
     return x;
 }
 
-static tegroup_tensor tensor(tegroup_shape shape, int64_t rows, int64_t cols, tegroup_dtype dtype, void *data) {
-    tegroup_tensor t = {};
-    t.shape = shape; t.shape.rows = rows; t.shape.cols = cols; t.dtype = dtype;
-    t.data = data ? data : memory((size_t)((shape.row_sizes.data ? 1 : EXPERTS) * rows * cols) * (dtype == TEGROUP_DTYPE_F32 ? 4 : 2));
-    return t;
+/* One of each expert, and rows of the routing, in memory of their own where no data are given. */
+static tegroup_tensor each(int64_t rows, int64_t cols, tegroup_dtype dtype, void *data) {
+    if (!data) data = memory((size_t)(EXPERTS * rows * cols) * (size_t)tegroup_dtype_bits(dtype) / 8);
+    return tegroup_tensor_uniform(EXPERTS, rows, cols, dtype, data);
+}
+static tegroup_tensor routed(tegroup_shape rows, int64_t cols, tegroup_dtype dtype, void *data) {
+    if (!data) data = memory((size_t)(ROWS * cols) * (size_t)tegroup_dtype_bits(dtype) / 8);
+    return tegroup_tensor_of(rows, cols, dtype, data);
 }
 
 /* One machine's copy of everything. */
 struct machine {
     tegroup_mlp_desc mlp;
     tegroup_mlp_plan plan;
-    tegroup_prepare_desc prepare;
+    tegroup_shape rows;
+    tegroup_layout layout; /* of snapshot */
     int64_t *counts;
-    void *wgrad_workspace;
+    void *snapshot, *wgrad_workspace;
 };
 
 static void make(machine *m, tegroup_space space) {
-    tegroup_shape rows = {}, each = {};
-    tegroup_layout layout;
     const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16, f32 = TEGROUP_DTYPE_F32;
     memset(m, 0, sizeof *m);
     m->counts = (int64_t *)memory(sizeof(int64_t) * EXPERTS);
-    rows.groups = each.groups = EXPERTS;
-    rows.row_sizes.data = m->counts; rows.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    rows.row_sizes.dtype = TEGROUP_DTYPE_I64; rows.row_sizes.space = space;
-    MUST(tegroup_snapshot_layout(&rows, &layout, &error));
-    rows.snapshot = m->prepare.snapshot = memory(layout.total_bytes);
+    m->rows = tegroup_shape_of(EXPERTS, ROWS, K, tegroup_sizes_of(m->counts, TEGROUP_DTYPE_I64, space));
+    MUST(tegroup_snapshot_layout(&m->rows, &m->layout, &error));
+    m->rows.snapshot = m->snapshot = memory(m->layout.total_bytes); /* prepared in each step, at the same address */
 
     /* 1. describe: weights, gradients, rows, and what lives from forward to backward */
     tegroup_mlp_desc *d = &m->mlp;
     d->struct_size = sizeof *d;
     d->space = space;
     d->activation = TEGROUP_ACTIVATION_REGLU; /* gate and up: fc1 gives 2 H columns */
-    d->fc1.weight = tensor(each, 2 * H, K, bf16, integers(EXPERTS * 2 * H * K, 1, 1));
-    d->fc1.bias = tensor(each, 1, 2 * H, bf16, integers(EXPERTS * 2 * H, 2, 3));
-    d->fc2.weight = tensor(each, N, H, bf16, integers(EXPERTS * N * H, 3, 1));
-    d->fc1.main_grad = tensor(each, 2 * H, K, f32, NULL);
-    d->fc1.bias_grad = tensor(each, 1, 2 * H, f32, NULL);
-    d->fc2.main_grad = tensor(each, N, H, f32, NULL);
+    d->fc1.weight = each(2 * H, K, bf16, integers(EXPERTS * 2 * H * K, 1, 1));
+    d->fc1.bias = each(1, 2 * H, bf16, integers(EXPERTS * 2 * H, 2, 3));
+    d->fc2.weight = each(N, H, bf16, integers(EXPERTS * N * H, 3, 1));
+    d->fc1.main_grad = each(2 * H, K, f32, NULL);
+    d->fc1.bias_grad = each(1, 2 * H, f32, NULL);
+    d->fc2.main_grad = each(N, H, f32, NULL);
     d->accumulate = 1;
-    d->input = tensor(rows, ROWS, K, bf16, integers(ROWS * K, 4, 1));
-    d->out = tensor(rows, ROWS, N, f32, NULL);
-    d->grad_output = tensor(rows, ROWS, N, bf16, integers(ROWS * N, 5, 1));
-    d->dgrad_out = tensor(rows, ROWS, K, f32, NULL);
-    d->preactivation = tensor(rows, ROWS, 2 * H, bf16, NULL);
+    d->input = routed(m->rows, K, bf16, integers(ROWS * K, 4, 1));
+    d->out = routed(m->rows, N, f32, NULL);
+    d->grad_output = routed(m->rows, N, bf16, integers(ROWS * N, 5, 1));
+    d->dgrad_out = routed(m->rows, K, f32, NULL);
+    d->preactivation = routed(m->rows, 2 * H, bf16, NULL);
     d->grad_preactivation = d->preactivation; /* in place: dgrad uses it up */
-    d->activated = tensor(rows, ROWS, H, bf16, NULL);
+    d->activated = routed(m->rows, H, bf16, NULL);
     d->recompute = 1; /* forward keeps preactivation alone; dgrad fills activated in for wgrad */
-    d->grad_row_scale = tensor(rows, ROWS, 1, f32, NULL);
+    d->grad_row_scale = routed(m->rows, 1, f32, NULL);
     float *probability = (float *)memory(sizeof(float) * ROWS);
     for (int i = 0; i < ROWS; i++) probability[i] = i % 3 ? 0.5f : 0.25f;
     d->row_scale = probability;
@@ -92,16 +92,12 @@ static void make(machine *m, tegroup_space space) {
     d->options.workspace_bytes = m->plan.workspace_bytes;
     d->options.workspace = memory(d->options.workspace_bytes);
     m->wgrad_workspace = memory(m->plan.wgrad_workspace_bytes); /* of its own: wgrad runs beside other calls */
-    m->prepare.struct_size = sizeof m->prepare;
-    m->prepare.space = space;
-    m->prepare.shape = d->input.shape;
-    m->prepare.snapshot_bytes = layout.total_bytes;
 }
 
 /* 3. a step: on the second stream the weights' gradients, while the first goes on to the layer below */
 static void step(machine *m, cudaStream_t first, cudaStream_t second, cudaEvent_t fork, cudaEvent_t join) {
     tegroup_mlp_desc saved;
-    MUST(tegroup_prepare(&m->prepare, first, &error));
+    MUST(tegroup_shape_prepare(&m->rows, m->snapshot, m->layout.total_bytes, first, &error));
     MUST(tegroup_mlp_forward(&m->plan, &m->mlp, first, &error));
     MUST(tegroup_mlp_dgrad(&m->plan, &m->mlp, first, &error));
     saved = m->mlp; /* plain buffers: all that wgrad needs, now or at any later time */

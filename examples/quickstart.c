@@ -5,9 +5,8 @@
 #include "tegroup.h"
 
 int main(void) { /* Y = X W^T: three experts with 2, 0 and 1 rows of X; 4 features in, 3 out */
-    const float x[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {1, 0, 0, -1}};
     const int64_t counts[3] = {2, 0, 1};
-    float w[3][3][4], y[3][3];
+    float x[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {1, 0, 0, -1}}, w[3][3][4], y[3][3];
     char text[256];
     tegroup_layout layout;
     tegroup_plan plan;
@@ -37,6 +36,5 @@ int main(void) { /* Y = X W^T: three experts with 2, 0 and 1 rows of X; 4 featur
     return 0;
 failed:
     tegroup_error_text(&error, text, sizeof text);
-    puts(text);
-    return 1;
+    return puts(text), 1;
 }

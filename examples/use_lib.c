@@ -60,25 +60,19 @@ int main(void)
     for (int i = 0; i < CAPACITY * IN; i++) x[i] = bf16(value(i));
     for (int i = 0; i < EXPERTS * OUT * IN; i++) w[i] = bf16(value(i + 5));
 
-    tegroup_gemm_desc gemm = { .struct_size = sizeof gemm, .op = TEGROUP_OP_FORWARD, .space = TEGROUP_SPACE_DEVICE };
-    const tegroup_sizes sizes = { .data = on_device(ends, sizeof ends), .encoding = TEGROUP_ENCODING_ENDS,
-        .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE };
-    gemm.a = (tegroup_tensor){ .data = on_device(x, sizeof x), .dtype = TEGROUP_DTYPE_BF16,
-        .shape = { .groups = EXPERTS, .rows = CAPACITY, .cols = IN, .row_sizes = sizes } };
-    gemm.b = (tegroup_tensor){ .data = on_device(w, sizeof w), .dtype = TEGROUP_DTYPE_BF16,
-        .shape = { .groups = EXPERTS, .rows = OUT, .cols = IN } };
-    gemm.d = (tegroup_tensor){ .data = on_device(NULL, sizeof y), .dtype = TEGROUP_DTYPE_F32, .shape = gemm.a.shape };
-    gemm.d.shape.cols = OUT;
+    tegroup_sizes sizes = tegroup_sizes_of(on_device(ends, sizeof ends), TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    sizes.encoding = TEGROUP_ENCODING_ENDS;
+    tegroup_shape rows = tegroup_shape_of(EXPERTS, CAPACITY, IN, sizes);
+    must(tegroup_snapshot_layout(&rows, &layout, &error), &error);
+    must(tegroup_shape_prepare(&rows, on_device(NULL, layout.total_bytes), layout.total_bytes, NULL, &error), &error);
 
+    tegroup_gemm_desc gemm = { .struct_size = sizeof gemm, .op = TEGROUP_OP_FORWARD, .space = TEGROUP_SPACE_DEVICE };
+    gemm.a = tegroup_tensor_of(rows, IN, TEGROUP_DTYPE_BF16, on_device(x, sizeof x));
+    gemm.b = tegroup_tensor_uniform(EXPERTS, OUT, IN, TEGROUP_DTYPE_BF16, on_device(w, sizeof w));
+    gemm.d = tegroup_tensor_of(rows, OUT, TEGROUP_DTYPE_F32, on_device(NULL, sizeof y));
     must(tegroup_plan_make(&gemm, NULL, &plan, &error), &error);
     gemm.options.workspace_bytes = plan.workspace_bytes;
     gemm.options.workspace = on_device(NULL, gemm.options.workspace_bytes);
-    must(tegroup_snapshot_layout(&gemm.a.shape, &layout, &error), &error);
-    tegroup_prepare_desc prepare = { .struct_size = sizeof prepare, .shape = gemm.a.shape, .space = TEGROUP_SPACE_DEVICE,
-        .snapshot_bytes = layout.total_bytes };
-    prepare.snapshot = on_device(NULL, layout.total_bytes);
-    must(tegroup_prepare(&prepare, NULL, &error), &error);
-    gemm.a.shape.snapshot = gemm.d.shape.snapshot = prepare.snapshot;
     must(tegroup_gemm(&plan, &gemm, NULL, &error), &error);
     must_cuda(cudaMemcpy(y, gemm.d.data, sizeof y, cudaMemcpyDeviceToHost));
 

@@ -24,23 +24,19 @@ def aligned(size):
 
 def routed(counts, capacity):
     """The shape of `capacity` rows of which expert g owns counts[g], prepared, and the memory that it needs."""
-    shape = tg.tegroup_shape(groups=counts.numel(), rows=capacity, cols=1, row_sizes=tg.tegroup_sizes(
-        data=counts.data_ptr(), encoding=tg.TEGROUP_ENCODING_COUNTS, dtype=DTYPES[counts.dtype], space=tg.TEGROUP_SPACE_DEVICE))
-    layout = tg.tegroup_layout()
+    sizes = library.tegroup_sizes_of(counts.data_ptr(), DTYPES[counts.dtype], tg.TEGROUP_SPACE_DEVICE)
+    shape, layout = library.tegroup_shape_of(counts.numel(), capacity, 1, sizes), tg.tegroup_layout()
     library.tegroup_snapshot_layout(shape, layout)
     snapshot = aligned(layout.total_bytes)
-    library.tegroup_prepare(tg.tegroup_prepare_desc(shape=shape, space=tg.TEGROUP_SPACE_DEVICE, snapshot=snapshot.data_ptr(),
-                                                    snapshot_bytes=layout.total_bytes), torch.cuda.current_stream().cuda_stream)
-    shape.snapshot = snapshot.data_ptr()
+    library.tegroup_shape_prepare(shape, snapshot.data_ptr(), layout.total_bytes, torch.cuda.current_stream().cuda_stream)
     return shape, snapshot
 
 
 def operand(tensor, shape=None):
     """A weight [groups, rows, cols], or with a shape an activation [capacity, cols]."""
-    result = tg.tegroup_tensor(data=tensor.data_ptr(), dtype=DTYPES[tensor.dtype])
-    result.shape = shape or tg.tegroup_shape(groups=tensor.shape[0], rows=tensor.shape[1])
-    result.shape.cols = tensor.shape[-1]
-    return result
+    if shape is None:
+        return library.tegroup_tensor_uniform(*tensor.shape, DTYPES[tensor.dtype], tensor.data_ptr())
+    return library.tegroup_tensor_of(shape, tensor.shape[-1], DTYPES[tensor.dtype], tensor.data_ptr())
 
 
 def multiply(op, a, b, d):

@@ -161,13 +161,13 @@ int main(void) {
     int failed = print_machine(NULL, host, 0, 0, 0, v);
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
-           "A plan takes the first backend of this list that can run the problem on the machine, or the one that `desc.backend` names.\n"
+           "A plan takes the first backend of this list that can run the problem on the machine, or the one that `options.backend` names.\n"
            "Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would give NaN to some.\n"
            "A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for `sm_90a` alone\n"
            "(`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and `TEGROUP_NO_CUBLASLT` do\n"
            "with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out parts of `sm90` and `portable`, and explain names them; the\n"
-           "tables below are of whole builds. The two of cuBLASLt call the one that the process has loaded (or `desc.cublaslt_functions`), with the handle\n"
-           "`desc.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
+           "tables below are of whole builds. The two of cuBLASLt call the one that the process has loaded (or `options.cublaslt_functions`), with the handle\n"
+           "`options.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
            "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"

@@ -41,10 +41,10 @@ TEGROUP_API tegroup_tensor tegroup_tensor_uniform(int32_t groups, int64_t rows, 
 
 TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
     tegroup_matrix matrix;
+    memset(&matrix, 0, sizeof matrix);
     matrix.data = (void *)(uintptr_t)data;
     matrix.rows = rows;
     matrix.cols = cols;
-    matrix.ld = 0;
     matrix.dtype = dtype;
     return matrix;
 }

@@ -12,9 +12,9 @@
  *     #define TEGROUP_IMPLEMENTATION
  *     #include "tegroup.h"
  *
- *     1. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
- *     2. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
- *     3. prepare   tegroup_prepare(...) turns a routing's group sizes into a snapshot, once a routing
+ *     1. prepare   tegroup_shape_prepare(&rows, ...) turns a routing's group sizes into a snapshot, once a routing
+ *     2. describe  fill a tegroup_gemm_desc; zero means default, except for required enums and sizes
+ *     3. plan      tegroup_plan_make(&desc, NULL, &plan, &error) picks the backend and the workspace, once
  *     4. run       tegroup_gemm(&plan, &desc, stream, &error), as often as you like
  *
  * examples/quickstart.c is this in forty lines. Without TEGROUP_IMPLEMENTATION only types, constants and

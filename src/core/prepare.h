@@ -526,7 +526,8 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
     memset(&prepare, 0, sizeof prepare);
     prepare.struct_size = sizeof prepare;
-    prepare.space = shape->row_sizes.space;
+    /* a space that is none is the sizes' to refuse, by a name that the caller knows */
+    prepare.space = shape->row_sizes.space == TEGROUP_SPACE_DEVICE ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
     prepare.shape = *shape;
     prepare.snapshot = snapshot;
     prepare.snapshot_bytes = snapshot_bytes;

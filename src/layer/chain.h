@@ -441,8 +441,8 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
                                                              const tegroup_impl_chain *chain, int32_t i,
-                                                             const tegroup_tensor *rows,
-                                                             tegroup_impl_linear_tensor word, tegroup_error *error) {
+                                                             const tegroup_tensor *rows, int word,
+                                                             tegroup_error *error) {
     const tegroup_tensor t = tegroup_impl_chain_rows(chain, i, rows);
     if (t.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     return tegroup_impl_check_memory(&t, tegroup_impl_linear_name(word), desc->options.check_level, error);

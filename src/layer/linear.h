@@ -19,7 +19,7 @@ typedef enum tegroup_impl_linear_tensor {
 enum { TEGROUP_IMPL_LINEAR_ROW_SCALE = TEGROUP_OP_WGRAD + 1, TEGROUP_IMPL_LINEAR_PRODUCTS };
 
 /* Which tensor is a, b, c, d and bias of a product. */
-static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, int operand) {
+static inline int tegroup_impl_linear_role(int product, int operand) {
 #define TEGROUP_IMPL_ROLES(a, b, d, bias)                                                                              \
     {                                                                                                                  \
         TEGROUP_IMPL_LINEAR_##a, TEGROUP_IMPL_LINEAR_##b, TEGROUP_IMPL_LINEAR_NONE, TEGROUP_IMPL_LINEAR_##d,           \
@@ -31,7 +31,7 @@ static inline tegroup_impl_linear_tensor tegroup_impl_linear_role(int product, i
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, INPUT, MAIN_GRAD, BIAS_GRAD),
         TEGROUP_IMPL_ROLES(GRAD_OUTPUT, BIAS, GRAD_ROW_SCALE, NONE)};
 #undef TEGROUP_IMPL_ROLES
-    return roles[product][operand];
+    return (int)roles[product][operand];
 }
 
 /* One linear layer by reference: the caller's own, one of an MLP's two, or an op of a chain. A tensor that is not there is

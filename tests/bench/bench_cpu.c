@@ -61,14 +61,9 @@ int main(void) {
         desc.struct_size = sizeof desc;
         desc.op = TEGROUP_OP_FORWARD;
         desc.space = TEGROUP_SPACE_HOST;
-        desc.a.shape.groups = desc.b.shape.groups = desc.d.shape.groups = GROUPS;
-        desc.a.shape.rows = desc.d.shape.rows = rows;
-        desc.b.shape.rows = desc.d.shape.cols = N;
-        desc.a.shape.cols = desc.b.shape.cols = K;
-        desc.a.dtype = desc.b.dtype = desc.d.dtype = TEGROUP_DTYPE_F32;
-        desc.a.data = x;
-        desc.b.data = w;
-        desc.d.data = y;
+        desc.a = tegroup_tensor_uniform(GROUPS, rows, K, TEGROUP_DTYPE_F32, x);
+        desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F32, w);
+        desc.d = tegroup_tensor_uniform(GROUPS, rows, N, TEGROUP_DTYPE_F32, y);
         desc.options.threads = THREADS;
         must(tegroup_plan_make(&desc, NULL, &plan, &error), &error);
         desc.options.workspace_bytes = plan.workspace_bytes;

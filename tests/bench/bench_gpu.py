@@ -245,17 +245,16 @@ class Tegroup:
             kept.append(whole)
             return whole.data_ptr() + -whole.data_ptr() % tg.TEGROUP_ALIGNMENT
 
-        shape, layout = tg.tegroup_shape(groups=p["E"], rows=p["T"]), tg.tegroup_layout()
-        shape.row_sizes = tg.tegroup_sizes(data=counts.data_ptr(), encoding=tg.TEGROUP_ENCODING_COUNTS, dtype=tg.TEGROUP_DTYPE_I64, space=space)
+        sizes = lib.tegroup_sizes_of(counts.data_ptr(), tg.TEGROUP_DTYPE_I64, space)
+        shape, layout = lib.tegroup_shape_of(p["E"], p["T"], 0, sizes), tg.tegroup_layout()
         lib.tegroup_snapshot_layout(shape, layout)
         shape.snapshot = memory(layout.total_bytes, counts.device)
-        prepare = tg.tegroup_prepare_desc(shape=shape, space=space, snapshot=shape.snapshot, snapshot_bytes=layout.total_bytes)
 
         def tensor(data, ragged, cols):
-            made = tg.tegroup_tensor(dtype=tg.TEGROUP_DTYPE_F32 if data.dtype == torch.float32 else tg.TEGROUP_DTYPE_BF16, data=data.data_ptr())
-            made.shape = shape if ragged else tg.tegroup_shape(groups=p["E"], rows=p["N"])
-            made.shape.cols = cols
-            return made
+            dtype = tg.TEGROUP_DTYPE_F32 if data.dtype == torch.float32 else tg.TEGROUP_DTYPE_BF16
+            if ragged:
+                return lib.tegroup_tensor_of(shape, cols, dtype, data.data_ptr())
+            return lib.tegroup_tensor_uniform(p["E"], p["N"], cols, dtype, data.data_ptr())
 
         n, k = p["N"], p["K"]
         op, *cols = {"forward": (tg.TEGROUP_OP_FORWARD, k, k, n), "dgrad": (tg.TEGROUP_OP_DGRAD, n, k, k)}.get(p["op"], (tg.TEGROUP_OP_WGRAD, n, k, k))
@@ -265,7 +264,7 @@ class Tegroup:
                                        cublas_workspace_bytes=CUBLAS_WORKSPACE_BYTES, data_alignment_bytes=256),
             a=tensor(o.a, True, cols[0]), b=tensor(o.b, o.wgrad, cols[1]), d=tensor(o.d, not o.wgrad, cols[2]))
         if self.functions is not None:
-            desc.cublaslt_functions = addressof(self.functions)
+            desc.options.cublaslt_functions = addressof(self.functions)
         if backend == tg.TEGROUP_BACKEND_CUBLASLT_LOOP:
             desc.options.streams, desc.options.events, desc.options.stream_count = addressof(self.stream_list), addressof(self.event_list), 4
 
@@ -281,7 +280,7 @@ class Tegroup:
         desc.options.workspace_bytes = plan.workspace_bytes
         desc.options.workspace = memory(desc.options.workspace_bytes, "cuda")
         torch.cuda.synchronize()  # what torch wrote is there, on whatever stream
-        lib.tegroup_prepare(prepare, self.device.raw)
+        lib.tegroup_shape_prepare(shape, shape.snapshot, layout.total_bytes, self.device.raw)
         if tune:
             if "tegroup_plan_tune" not in tg.functions:
                 raise tg.Refused(tg.TEGROUP_ERROR_NOT_BUILT, "tegroup_plan_tune is not in this version")
@@ -295,7 +294,7 @@ class Tegroup:
         def run():
             if gemm(*arguments):
                 lib.tegroup_gemm(*arguments[:3])  # again, for its words
-        run.kept, run.arguments = kept + [prepare], arguments
+        run.kept, run.arguments = kept, arguments
         return run
 
 

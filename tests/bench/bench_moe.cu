@@ -52,13 +52,7 @@ static void release() {
     held.clear();
 }
 static tegroup_matrix matrix(tegroup_dtype dtype, int64_t rows, int64_t cols) {
-    tegroup_matrix m;
-    m.rows = rows;
-    m.cols = cols;
-    m.ld = 0;
-    m.dtype = dtype;
-    m.data = device((size_t)(rows * cols * tegroup_dtype_bits(dtype) / 8));
-    return m;
+    return tegroup_matrix_of(device((size_t)(rows * cols * tegroup_dtype_bits(dtype) / 8)), rows, cols, dtype);
 }
 static double bytes_of(const tegroup_matrix &m) { return (double)(m.rows * m.cols * tegroup_dtype_bits(m.dtype) / 8); }
 
@@ -67,6 +61,19 @@ struct contestant {
     double bytes;
     std::function<void()> run;
 };
+
+/* Rows of which each group owns as many as counts say, prepared. */
+static tegroup_shape routed(const std::vector<int64_t> &counts, int64_t rows) {
+    const size_t bytes = counts.size() * sizeof(int64_t);
+    void *sizes = device(bytes);
+    const tegroup_sizes on_device = tegroup_sizes_of(sizes, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    tegroup_shape shape = tegroup_shape_of((int32_t)counts.size(), rows, 0, on_device);
+    tegroup_layout layout;
+    MUST(cudaMemcpy(sizes, counts.data(), bytes, cudaMemcpyHostToDevice));
+    MUST(tegroup_snapshot_layout(&shape, &layout, NULL));
+    MUST(tegroup_shape_prepare(&shape, device(layout.total_bytes), layout.total_bytes, NULL, NULL));
+    return shape;
+}
 
 /* All of them against a copy that moves 512 MB there and 512 MB back. */
 static void race(std::vector<contestant> contestants) {
@@ -159,27 +166,13 @@ int main() {
 
     for (int32_t experts : {8, 128, 4096}) {
         auto p = desc<tegroup_permutation_desc>();
-        auto prepare = desc<tegroup_prepare_desc>();
         const int64_t tokens = 65536;
         std::vector<int32_t> indices((size_t)(tokens * K));
         std::vector<int64_t> counts((size_t)experts);
         for (auto &e : indices) counts[(size_t)(e = rand() % experts)]++;
         p.indices = matrix(TEGROUP_DTYPE_I32, tokens, K);
         MUST(cudaMemcpy(p.indices.data, indices.data(), indices.size() * 4, cudaMemcpyHostToDevice));
-        void *sizes = device((size_t)experts * 8);
-        MUST(cudaMemcpy(sizes, counts.data(), counts.size() * 8, cudaMemcpyHostToDevice));
-        prepare.shape.groups = experts;
-        prepare.shape.rows = tokens * K;
-        prepare.shape.row_sizes.data = sizes;
-        prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-        prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-        prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
-        MUST(tegroup_snapshot_layout(&prepare.shape, &layout, &error));
-        prepare.snapshot = device(layout.total_bytes);
-        prepare.snapshot_bytes = layout.total_bytes;
-        MUST(tegroup_prepare(&prepare, NULL, &error));
-        p.shape = prepare.shape;
-        p.shape.snapshot = prepare.snapshot;
+        p.shape = routed(counts, tokens * K);
         p.row_of_slot = matrix(TEGROUP_DTYPE_I64, tokens, K);
         p.slot_of_row = matrix(TEGROUP_DTYPE_I64, 1, tokens * K);
         MUST(tegroup_permutation_layout(&p, &layout, &error));
@@ -225,28 +218,16 @@ int main() {
         }
         for (int ragged = 0; ragged < 2; ragged++) {
             const int64_t rows = 32768;
-            auto prepare = desc<tegroup_prepare_desc>();
             std::vector<int64_t> counts((size_t)EXPERTS, rows / EXPERTS);
             for (size_t g = 0; g + 1 < counts.size(); g += 2) { /* uneven, with the same sum */
                 const int64_t moved = rand() % (rows / EXPERTS);
                 counts[g] -= moved;
                 counts[g + 1] += moved;
             }
-            void *sizes = device((size_t)EXPERTS * 8);
-            MUST(cudaMemcpy(sizes, counts.data(), counts.size() * 8, cudaMemcpyHostToDevice));
-            prepare.shape.groups = EXPERTS;
-            prepare.shape.rows = rows;
-            prepare.shape.row_sizes.data = sizes;
-            prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-            prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-            prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
-            MUST(tegroup_snapshot_layout(&prepare.shape, &layout, &error));
-            prepare.snapshot = device(layout.total_bytes);
-            prepare.snapshot_bytes = layout.total_bytes;
-            MUST(tegroup_prepare(&prepare, NULL, &error));
+            const tegroup_shape shared = routed(counts, rows);
             auto f = desc<tegroup_activation_desc>();
             f.activation = TEGROUP_ACTIVATION_SWIGLU;
-            f.snapshot = ragged ? prepare.snapshot : NULL;
+            f.snapshot = ragged ? shared.snapshot : NULL;
             f.input = matrix(TEGROUP_DTYPE_BF16, rows, 2 * width);
             f.output = matrix(TEGROUP_DTYPE_BF16, rows, width);
             f.row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
@@ -261,11 +242,7 @@ int main() {
             b.grad_input = matrix(TEGROUP_DTYPE_BF16, rows, 2 * width);
             b.grad_row_scale = matrix(TEGROUP_DTYPE_F32, rows, 1);
             auto v = desc<tegroup_validate_desc>();
-            v.tensor.shape = prepare.shape;
-            v.tensor.shape.snapshot = prepare.snapshot;
-            v.tensor.shape.cols = width;
-            v.tensor.dtype = TEGROUP_DTYPE_BF16;
-            v.tensor.data = f.output.data;
+            v.tensor = tegroup_tensor_of(shared, width, TEGROUP_DTYPE_BF16, f.output.data);
             v.result = (tegroup_validation *)device(sizeof(tegroup_validation));
             const std::string of = shape + (ragged ? ", 128 groups" : "");
             auto c = b;

@@ -28,10 +28,7 @@
         v.struct_size = sizeof v;                                                                                      \
         v.space = TEGROUP_SPACE_HOST;                                                                                  \
         v.result = &found;                                                                                             \
-        v.tensor.dtype = dtype_;                                                                                       \
-        v.tensor.data = x;                                                                                             \
-        v.tensor.shape.groups = 1;                                                                                     \
-        v.tensor.shape.rows = v.tensor.shape.cols = 4;                                                                 \
+        v.tensor = tegroup_tensor_uniform(1, 4, 4, dtype_, x);                                                         \
         return tegroup_validate(&v, NULL, NULL) == TEGROUP_OK ? (long)found.owned.nans : -1;                           \
     }
 NANS_OF(nans_f32, float, uint32_t, TEGROUP_DTYPE_F32, 0x7fc00001u)

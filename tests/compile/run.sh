@@ -81,6 +81,7 @@ language() { # compiler, its language, standards
     cell "$compiler every switch" '' "$include $strict -O0 -c $static $switches -DTEGROUP_NO_SM90 -DTEGROUP_NO_PORTABLE -DTEGROUP_NO_CUBLASLT -DTEGROUP_NO_CUDA $unit"
     cell "$compiler TEGROUP_STATIC"            'there is no TEGROUP_STATIC' "$include -fsyntax-only -DTEGROUP_STATIC $static $unit"
     cell "$compiler TEGROUP_EXTERN too late"   'TEGROUP_EXTERN was defined after tegroup.h' "$include -fsyntax-only $self/late_extern.c"
+    cell "$compiler constructors" '' "$include $strict $self/constructors.c -lm -o program && ./program"
     cell "$compiler unread status"             'ignoring return value' "$include -Werror -c $static $self/unread_status.c"
     for flags in -O2 -O3 '-O2 -ffast-math' -Ofast; do
         cell "$compiler promises, $flags" '' "$include $flags $self/promises.c -lm -o program && ./program"

@@ -66,15 +66,22 @@ int main(void) {
     BOTH(tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, 200, 300, &w.extent, &error), tegroup_scale_shape(TEGROUP_SCALING_MXFP8, 0, -1, 1, &w.extent, &error));
     MUST(tegroup_scale_index(TEGROUP_SCALING_MXFP8, &w.extent, 1, 1) > 0);
     BOTH(tegroup_snapshot_layout(&w.prepare.shape, &w.layout, &error), tegroup_snapshot_layout(NULL, &w.layout, &error));
-    BOTH(tegroup_cublaslt_setup_layout(EXPERTS, &w.layout, &error), tegroup_cublaslt_setup_layout(-1, &w.layout, &error));
     MUST(tegroup_layout_text(&w.layout, text, sizeof text) > 0);
     BOTH(tegroup_prepare(&w.prepare, NULL, &error), tegroup_prepare(NULL, NULL, &error));
     BOTH(tegroup_prepare(&w.irregular, NULL, &error), tegroup_prepare(NULL, NULL, &error));
+    const tegroup_sizes sizes = tegroup_sizes_of(w.counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    tegroup_shape shape = tegroup_shape_of(EXPERTS, ROWS, K, sizes);
+    BOTH(tegroup_shape_prepare(&shape, w.snapshot_out, sizeof w.snapshot_out, NULL, &error),
+         tegroup_shape_prepare(NULL, NULL, 0, NULL, &error));
+    MUST(tegroup_tensor_of(shape, N, TEGROUP_DTYPE_F32, w.y).data == w.y);
+    MUST(tegroup_tensor_uniform(EXPERTS, N, K, TEGROUP_DTYPE_F32, w.weight).data == w.weight);
+    MUST(tegroup_matrix_of(w.tokens, TOKENS, N, TEGROUP_DTYPE_F32).data == w.tokens);
     MUST(tegroup_snapshot_read(w.snapshot).header);
     BOTH(tegroup_gemm_problem(&w.wgrad, &w.problem, &error), tegroup_gemm_problem(NULL, &w.problem, &error));
     BOTH(tegroup_explain(&w.dgrad, &w.target, w.verdicts, &error), tegroup_explain(NULL, NULL, w.verdicts, &error));
     MUST(tegroup_verdict_text(&w.verdicts[0], text, sizeof text) > 0);
     BOTH(tegroup_plan_make(&w.forward, NULL, &w.plan, &error), tegroup_plan_make(NULL, NULL, &w.plan, &error));
+    BOTH(tegroup_plan_layout(&w.plan, &w.layout, &error), tegroup_plan_layout(NULL, &w.layout, &error));
     BOTH(tegroup_gemm_check(&w.forward_plan, &w.forward, &error), tegroup_gemm_check(&w.forward_plan, NULL, &error));
     BOTH(tegroup_gemm(&w.forward_plan, &w.forward, NULL, &error), tegroup_gemm(&w.forward_plan, &w.dgrad, NULL, &error));
     BOTH(tegroup_gemm(&w.dgrad_plan, &w.dgrad, NULL, &error), tegroup_gemm(&w.dgrad_plan, &w.wgrad, NULL, &error));
@@ -88,11 +95,15 @@ int main(void) {
     BOTH(tegroup_linear_dgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_dgrad(&w.linear_plan, NULL, NULL, &error));
     BOTH(tegroup_linear_wgrad(&w.linear_plan, &w.linear, NULL, &error), tegroup_linear_wgrad(&w.linear_plan, NULL, NULL, &error));
     BOTH(tegroup_mlp_plan_make(&w.mlp, NULL, &w.mlp_plan_out, &error), tegroup_mlp_plan_make(NULL, NULL, &w.mlp_plan_out, &error));
+    BOTH(tegroup_mlp_layout(&w.mlp_plan, TEGROUP_MLP_WORKSPACE, &w.layout, &error),
+         tegroup_mlp_layout(&w.mlp_plan, TEGROUP_MLP_MEMORY_UNSET, &w.layout, &error));
     BOTH(tegroup_mlp_gemm(&w.mlp_plan, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_DGRAD, &w.gemm, &error), tegroup_mlp_gemm(NULL, &w.mlp, TEGROUP_MLP_FC1, TEGROUP_OP_UNSET, &w.gemm, &error));
     BOTH(tegroup_mlp_forward(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_forward(NULL, &w.mlp, NULL, &error));
     BOTH(tegroup_mlp_dgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_dgrad(&w.mlp_plan, NULL, NULL, &error));
     BOTH(tegroup_mlp_wgrad(&w.mlp_plan, &w.mlp, NULL, &error), tegroup_mlp_wgrad(&w.mlp_plan, NULL, NULL, &error));
     BOTH(tegroup_chain_plan_make(&chain, NULL, &chain_plan, &error), tegroup_chain_plan_make(NULL, NULL, &chain_plan, &error));
+    BOTH(tegroup_chain_layout(&chain_plan, TEGROUP_CHAIN_SAVED, &w.layout, &error),
+         tegroup_chain_layout(&chain_plan, TEGROUP_CHAIN_MEMORY_UNSET, &w.layout, &error));
     BOTH(tegroup_chain_explain(&chain, verdicts, &error), tegroup_chain_explain(&chain, NULL, &error));
     BOTH(tegroup_chain_forward(&chain_plan, &chain, NULL, &error), tegroup_chain_forward(NULL, &chain, NULL, &error));
     BOTH(tegroup_chain_backward(&chain_plan, &chain, NULL, &error), tegroup_chain_backward(&chain_plan, NULL, NULL, &error));

@@ -30,17 +30,9 @@ static void expect(int holds, const char *what, int first, int second) {
 }
 
 static tegroup_tensor tensor(tegroup_dtype dtype, int64_t rows, int ragged) {
-    tegroup_tensor t;
-    memset(&t, 0, sizeof t);
-    t.dtype = dtype;
-    t.shape.groups = 2;
-    t.shape.rows = rows;
-    t.shape.cols = 64;
-    if (!ragged) return t;
-    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    t.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
-    return t;
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    return ragged ? tegroup_tensor_of(tegroup_shape_of(2, rows, 64, sizes), 64, dtype, NULL)
+                  : tegroup_tensor_uniform(2, rows, 64, dtype, NULL);
 }
 
 /* A product of 2 groups, on a Hopper without cuBLASLt. built: 0 = what this build holds. */
@@ -79,13 +71,7 @@ static void product(tegroup_op op, tegroup_dtype dtype, uint32_t built) {
 
 static double memory[16][64]; /* stands for device memory, which nobody gets to */
 static tegroup_matrix matrix(int which, tegroup_dtype dtype, int64_t rows, int64_t cols) {
-    tegroup_matrix m;
-    memset(&m, 0, sizeof m);
-    m.data = memory[which];
-    m.dtype = dtype;
-    m.rows = rows;
-    m.cols = cols;
-    return m;
+    return tegroup_matrix_of(memory[which], rows, cols, dtype);
 }
 template <typename DESC> static DESC described(void) {
     DESC desc;

@@ -109,27 +109,13 @@ static void world_random(float *values, int count) {
     for (int i = 0; i < count; i++) values[i] = (float)rand() / (float)RAND_MAX - 0.5f;
 }
 
-static tegroup_matrix world_matrix(void *data, int64_t rows, int64_t cols, tegroup_dtype dtype) {
-    tegroup_matrix matrix = {data, rows, cols, 0, dtype};
-    return matrix;
-}
-
+/* Tensors of F32. */
 static tegroup_tensor world_tensor(void *data, tegroup_shape shape, int64_t cols) {
-    tegroup_tensor tensor;
-    memset(&tensor, 0, sizeof tensor);
-    tensor.shape = shape;
-    tensor.shape.cols = cols;
-    tensor.dtype = TEGROUP_DTYPE_F32;
-    tensor.data = data;
-    return tensor;
+    return tegroup_tensor_of(shape, cols, TEGROUP_DTYPE_F32, data);
 }
 
 static tegroup_tensor world_uniform(void *data, int64_t rows, int64_t cols) {
-    tegroup_shape shape;
-    memset(&shape, 0, sizeof shape);
-    shape.groups = EXPERTS;
-    shape.rows = rows;
-    return world_tensor(data, shape, cols);
+    return tegroup_tensor_uniform(EXPERTS, rows, cols, TEGROUP_DTYPE_F32, data);
 }
 
 static tegroup_scalars world_scalars(const float *data) {
@@ -154,7 +140,7 @@ static tegroup_gemm_desc world_gemm(world *w, tegroup_op op, tegroup_tensor a, t
 
 /* TEGROUP_OK, or what the library said while it was being set up. */
 static tegroup_status world_make(world *w, tegroup_error *error) {
-    tegroup_shape  routed, uniform, biases;
+    tegroup_shape  routed;
     tegroup_status status;
 
     for (size_t i = 0; i < sizeof *w; i++) ((unsigned char *)w)[i] = (unsigned char)(i % 2 ? 0xFF : 0xF1 + i % 13);
@@ -196,14 +182,7 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
         for (int e = 0; e < EXPERTS; e++) w->probabilities[t * EXPERTS + e] /= sum;
     }
 
-    memset(&routed, 0, sizeof routed);
-    routed.groups = EXPERTS;
-    routed.rows = ROWS;
-    routed.cols = K;
-    routed.row_sizes.data = w->counts;
-    routed.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    routed.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    routed.row_sizes.space = TEGROUP_SPACE_HOST;
+    routed = tegroup_shape_of(EXPERTS, ROWS, K, tegroup_sizes_of(w->counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
     memset(&w->prepare, 0, sizeof w->prepare);
     w->prepare.struct_size = sizeof w->prepare;
     w->prepare.shape = routed;
@@ -215,26 +194,23 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->prepare.snapshot = w->snapshot_out;
     routed.snapshot = w->snapshot;
     w->irregular = w->prepare;
-    w->irregular.shape.col_sizes = w->irregular.shape.row_sizes;
-    w->irregular.shape.col_sizes.data = w->col_counts;
+    w->irregular.shape.col_sizes = tegroup_sizes_of(w->col_counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
     w->irregular.shape.offsets = w->offsets;
     w->irregular.shape.elements = ROWS * K;
 
-    memset(&uniform, 0, sizeof uniform);
-    uniform.groups = EXPERTS;
-    uniform.rows = N;
-    biases = uniform;
-    biases.rows = 1;
-    w->forward = world_gemm(w, TEGROUP_OP_FORWARD, world_tensor(w->x, routed, K), world_tensor(w->weight, uniform, K), world_tensor(w->y, routed, N));
+    w->forward = world_gemm(w, TEGROUP_OP_FORWARD, world_tensor(w->x, routed, K), world_uniform(w->weight, N, K),
+                            world_tensor(w->y, routed, N));
     w->forward.c = world_tensor(w->old, routed, N);
-    w->forward.bias = world_tensor(w->bias, biases, N);
+    w->forward.bias = world_uniform(w->bias, 1, N);
     w->forward.row_scale = w->row_scale;
     w->forward.row_scale_dtype = TEGROUP_DTYPE_F32;
     w->forward.alpha = world_scalars(w->alpha);
     w->forward.beta = world_scalars(w->beta);
-    w->dgrad = world_gemm(w, TEGROUP_OP_DGRAD, world_tensor(w->y_grad, routed, N), world_tensor(w->weight, uniform, K), world_tensor(w->x_grad, routed, K));
-    w->wgrad = world_gemm(w, TEGROUP_OP_WGRAD, world_tensor(w->y_grad, routed, N), world_tensor(w->x, routed, K), world_tensor(w->weight_grad, uniform, K));
-    w->wgrad.bias = world_tensor(w->bias_grad, biases, N);
+    w->dgrad = world_gemm(w, TEGROUP_OP_DGRAD, world_tensor(w->y_grad, routed, N), world_uniform(w->weight, N, K),
+                          world_tensor(w->x_grad, routed, K));
+    w->wgrad = world_gemm(w, TEGROUP_OP_WGRAD, world_tensor(w->y_grad, routed, N), world_tensor(w->x, routed, K),
+                          world_uniform(w->weight_grad, N, K));
+    w->wgrad.bias = world_uniform(w->bias_grad, 1, N);
     w->wgrad.accumulate = 1;
     status = tegroup_plan_make(&w->forward, NULL, &w->forward_plan, error);
     if (status == TEGROUP_OK) status = tegroup_plan_make(&w->dgrad, NULL, &w->dgrad_plan, error);
@@ -306,9 +282,9 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->activation.space = TEGROUP_SPACE_HOST;
     w->activation.activation = TEGROUP_ACTIVATION_SWIGLU;
     w->activation.snapshot = w->snapshot;
-    w->activation.input = world_matrix(w->gate_up, ROWS, 2 * N, TEGROUP_DTYPE_F32);
-    w->activation.row_scale = world_matrix(w->row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
-    w->activation.output = world_matrix(w->y, ROWS, N, TEGROUP_DTYPE_F32);
+    w->activation.input = tegroup_matrix_of(w->gate_up, ROWS, 2 * N, TEGROUP_DTYPE_F32);
+    w->activation.row_scale = tegroup_matrix_of(w->row_scale, ROWS, 1, TEGROUP_DTYPE_F32);
+    w->activation.output = tegroup_matrix_of(w->y, ROWS, N, TEGROUP_DTYPE_F32);
     memset(&w->activation_backward, 0, sizeof w->activation_backward);
     w->activation_backward.struct_size = sizeof w->activation_backward;
     w->activation_backward.space = TEGROUP_SPACE_HOST;
@@ -316,9 +292,9 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->activation_backward.snapshot = w->snapshot;
     w->activation_backward.input = w->activation.input;
     w->activation_backward.row_scale = w->activation.row_scale;
-    w->activation_backward.grad_output = world_matrix(w->y_grad, ROWS, N, TEGROUP_DTYPE_F32);
-    w->activation_backward.grad_input = world_matrix(w->gate_up_grad, ROWS, 2 * N, TEGROUP_DTYPE_F32);
-    w->activation_backward.grad_row_scale = world_matrix(w->row_scale_grad, ROWS, 1, TEGROUP_DTYPE_F32);
+    w->activation_backward.grad_output = tegroup_matrix_of(w->y_grad, ROWS, N, TEGROUP_DTYPE_F32);
+    w->activation_backward.grad_input = tegroup_matrix_of(w->gate_up_grad, ROWS, 2 * N, TEGROUP_DTYPE_F32);
+    w->activation_backward.grad_row_scale = tegroup_matrix_of(w->row_scale_grad, ROWS, 1, TEGROUP_DTYPE_F32);
 
     memset(&w->router, 0, sizeof w->router);
     w->router.struct_size = sizeof w->router;
@@ -326,11 +302,11 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->router.experts = EXPERTS;
     w->router.k = CHOICES;
     w->router.normalize = 1;
-    w->router.logits = world_matrix(w->logits, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
-    w->router.probabilities = world_matrix(w->probabilities_out, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
-    w->router.weights = world_matrix(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
-    w->router.indices = world_matrix(w->indices_out, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
-    w->router.counts = world_matrix(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->router.logits = tegroup_matrix_of(w->logits, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router.probabilities = tegroup_matrix_of(w->probabilities_out, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router.weights = tegroup_matrix_of(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->router.indices = tegroup_matrix_of(w->indices_out, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->router.counts = tegroup_matrix_of(w->counts_out, 1, EXPERTS, TEGROUP_DTYPE_I64);
     w->router.balance_coefficient = 0.01;
     w->router.balance_loss = w->loss_out;
     memset(&w->router_backward, 0, sizeof w->router_backward);
@@ -339,44 +315,44 @@ static tegroup_status world_make(world *w, tegroup_error *error) {
     w->router_backward.experts = EXPERTS;
     w->router_backward.k = CHOICES;
     w->router_backward.normalize = 1;
-    w->router_backward.probabilities = world_matrix(w->probabilities, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
-    w->router_backward.indices = world_matrix(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
-    w->router_backward.counts = world_matrix(w->counts, 1, EXPERTS, TEGROUP_DTYPE_I64);
-    w->router_backward.grad_weights = world_matrix(w->weights_grad, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
-    w->router_backward.grad_logits = world_matrix(w->logits_grad, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router_backward.probabilities = tegroup_matrix_of(w->probabilities, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
+    w->router_backward.indices = tegroup_matrix_of(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->router_backward.counts = tegroup_matrix_of(w->counts, 1, EXPERTS, TEGROUP_DTYPE_I64);
+    w->router_backward.grad_weights = tegroup_matrix_of(w->weights_grad, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->router_backward.grad_logits = tegroup_matrix_of(w->logits_grad, TOKENS, EXPERTS, TEGROUP_DTYPE_F32);
     w->router_backward.balance_coefficient = 0.01;
 
     memset(&w->permutation, 0, sizeof w->permutation);
     w->permutation.struct_size = sizeof w->permutation;
     w->permutation.space = TEGROUP_SPACE_HOST;
-    w->permutation.indices = world_matrix(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
+    w->permutation.indices = tegroup_matrix_of(w->indices, TOKENS, CHOICES, TEGROUP_DTYPE_I32);
     w->permutation.shape = routed;
-    w->permutation.row_of_slot = world_matrix(w->row_of_slot_out, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
-    w->permutation.slot_of_row = world_matrix(w->slot_of_row_out, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->permutation.row_of_slot = tegroup_matrix_of(w->row_of_slot_out, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
+    w->permutation.slot_of_row = tegroup_matrix_of(w->slot_of_row_out, 1, ROWS, TEGROUP_DTYPE_I64);
     memset(&w->permute, 0, sizeof w->permute);
     w->permute.struct_size = sizeof w->permute;
     w->permute.space = TEGROUP_SPACE_HOST;
     w->permute.k = CHOICES;
-    w->permute.tokens = world_matrix(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
-    w->permute.slot_of_row = world_matrix(w->slot_of_row, 1, ROWS, TEGROUP_DTYPE_I64);
-    w->permute.weights = world_matrix(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
-    w->permute.permuted = world_matrix(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
+    w->permute.tokens = tegroup_matrix_of(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
+    w->permute.slot_of_row = tegroup_matrix_of(w->slot_of_row, 1, ROWS, TEGROUP_DTYPE_I64);
+    w->permute.weights = tegroup_matrix_of(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->permute.permuted = tegroup_matrix_of(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
     memset(&w->combine, 0, sizeof w->combine);
     w->combine.struct_size = sizeof w->combine;
     w->combine.space = TEGROUP_SPACE_HOST;
-    w->combine.permuted = world_matrix(w->old, ROWS, N, TEGROUP_DTYPE_F32);
-    w->combine.row_of_slot = world_matrix(w->row_of_slot, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
-    w->combine.weights = world_matrix(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
-    w->combine.tokens = world_matrix(w->tokens_out, TOKENS, N, TEGROUP_DTYPE_F32);
+    w->combine.permuted = tegroup_matrix_of(w->old, ROWS, N, TEGROUP_DTYPE_F32);
+    w->combine.row_of_slot = tegroup_matrix_of(w->row_of_slot, TOKENS, CHOICES, TEGROUP_DTYPE_I64);
+    w->combine.weights = tegroup_matrix_of(w->weights, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->combine.tokens = tegroup_matrix_of(w->tokens_out, TOKENS, N, TEGROUP_DTYPE_F32);
     memset(&w->combine_backward, 0, sizeof w->combine_backward);
     w->combine_backward.struct_size = sizeof w->combine_backward;
     w->combine_backward.space = TEGROUP_SPACE_HOST;
-    w->combine_backward.grad_tokens = world_matrix(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
+    w->combine_backward.grad_tokens = tegroup_matrix_of(w->tokens, TOKENS, N, TEGROUP_DTYPE_F32);
     w->combine_backward.permuted = w->combine.permuted;
     w->combine_backward.row_of_slot = w->combine.row_of_slot;
     w->combine_backward.weights = w->combine.weights;
-    w->combine_backward.grad_permuted = world_matrix(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
-    w->combine_backward.grad_weights = world_matrix(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
+    w->combine_backward.grad_permuted = tegroup_matrix_of(w->rows_out, ROWS, N, TEGROUP_DTYPE_F32);
+    w->combine_backward.grad_weights = tegroup_matrix_of(w->weights_out, TOKENS, CHOICES, TEGROUP_DTYPE_F32);
     memset(&w->validate, 0, sizeof w->validate);
     w->validate.struct_size = sizeof w->validate;
     w->validate.space = TEGROUP_SPACE_HOST;

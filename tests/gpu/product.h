@@ -83,33 +83,6 @@ typedef struct product {
     double *a_host, *b_host;           /* the operands as numbers; made when asked for */
 } product;
 
-static tegroup_tensor product_ragged(const product *p, tegroup_dtype dtype, int64_t cols, void *data, const void *sizes, void *snapshot, tegroup_space space) {
-    tegroup_tensor t;
-    memset(&t, 0, sizeof t);
-    t.dtype = dtype;
-    t.data = data;
-    t.shape.groups = p->groups;
-    t.shape.rows = p->rows;
-    t.shape.cols = cols;
-    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    t.shape.row_sizes.space = space;
-    t.shape.row_sizes.data = sizes;
-    t.shape.snapshot = snapshot;
-    return t;
-}
-
-static tegroup_tensor product_uniform(const product *p, tegroup_dtype dtype, int64_t rows, int64_t cols, void *data) {
-    tegroup_tensor t;
-    memset(&t, 0, sizeof t);
-    t.dtype = dtype;
-    t.data = data;
-    t.shape.groups = p->groups;
-    t.shape.rows = rows;
-    t.shape.cols = cols;
-    return t;
-}
-
 static uint64_t product_seed(const product *p, char operand) {
     return operand == 'a' ? p->seed * 2 : operand == 'b' ? p->seed * 2 + 1 : p->seed * 2 + ((uint64_t)operand << 40);
 }
@@ -174,8 +147,8 @@ static void product_make(product *p, tegroup_backend backend) {
     }
     MUST(cudaMalloc((void **)&p->number, sizeof *p->number));
     const tegroup_space space = has_host_sizes(d) ? TEGROUP_SPACE_HOST : TEGROUP_SPACE_DEVICE;
-    tegroup_tensor shape = product_ragged(p, p->in, acols, NULL, NULL, NULL, space);
-    if (tegroup_snapshot_layout(&shape.shape, &layout, NULL) != TEGROUP_OK) exit(1);
+    tegroup_shape rows = tegroup_shape_of(p->groups, p->rows, acols, tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, space));
+    if (tegroup_snapshot_layout(&rows, &layout, NULL) != TEGROUP_OK) exit(1);
     p->snapshot_bytes = layout.total_bytes;
     if (space == TEGROUP_SPACE_HOST) {
         MUST(cudaMallocHost(&sizes, sizeof p->counts));
@@ -186,11 +159,14 @@ static void product_make(product *p, tegroup_backend backend) {
     }
     d->op = p->op;
     d->space = TEGROUP_SPACE_DEVICE;
-    d->a = product_ragged(p, p->in, acols, a, sizes, snapshot, space);
-    d->b = wgrad ? product_ragged(p, p->in, bcols, b, sizes, snapshot, space) : product_uniform(p, p->in, p->n, p->k, b);
+    rows.row_sizes.data = sizes;
+    rows.snapshot = snapshot; /* prepared before each run, at the same address */
+    d->a = tegroup_tensor_of(rows, acols, p->in, a);
+    d->b = wgrad ? tegroup_tensor_of(rows, bcols, p->in, b) : tegroup_tensor_uniform(p->groups, p->n, p->k, p->in, b);
     void *out = p->d_memory + GUARD_BYTES;
-    d->d = wgrad ? product_uniform(p, p->out, p->n, p->k, out) : product_ragged(p, p->out, dcols, out, sizes, snapshot, space);
-    if (p->bias) d->bias = product_uniform(p, p->out, 1, p->n, bias);
+    d->d = wgrad ? tegroup_tensor_uniform(p->groups, p->n, p->k, p->out, out)
+                 : tegroup_tensor_of(rows, dcols, p->out, out);
+    if (p->bias) d->bias = tegroup_tensor_uniform(p->groups, 1, p->n, p->out, bias);
     d->accumulate = p->accumulate;
     product_fill(p, NULL);
     product_poison(p, NULL);
@@ -219,14 +195,8 @@ static tegroup_status product_plan(product *p) {
 }
 
 static tegroup_status product_prepare(product *p, cudaStream_t stream) {
-    tegroup_prepare_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.struct_size = sizeof desc;
-    desc.shape = p->desc.a.shape;
-    desc.space = desc.shape.row_sizes.space;
-    desc.snapshot = (void *)p->desc.a.shape.snapshot;
-    desc.snapshot_bytes = p->snapshot_bytes;
-    return tegroup_prepare(&desc, stream, &p->error);
+    tegroup_shape rows = p->desc.a.shape;
+    return tegroup_shape_prepare(&rows, (void *)rows.snapshot, p->snapshot_bytes, stream, &p->error);
 }
 
 static tegroup_status product_run(product *p, const tegroup_plan *plan, cudaStream_t stream) {

@@ -10,13 +10,9 @@ static struct { int64_t elements; double worst; } totals; /* what comparisons ad
 
 /* Matrices whose rows may be moved 16 bytes at a time, and ones whose rows may not. */
 static tegroup_matrix matrix(rng *r, int vectors, tegroup_dtype dtype, int64_t rows, int64_t cols) {
-    tegroup_matrix m;
     const int64_t room = vectors ? 16 * rng_int(r, 0, 1) : rng_int(r, 0, 5);
-    memset(&m, 0, sizeof m);
-    m.rows = rows;
-    m.cols = cols;
-    m.ld = room != 0 ? cols + room : 0;
-    m.dtype = dtype;
+    tegroup_matrix m = tegroup_matrix_of(NULL, rows, cols, dtype);
+    if (room != 0) m.ld = cols + room;
     const int64_t elements = rows > 0 ? (rows - 1) * (cols + room) + cols : 0;
     m.data = guarded_skewed((size_t)elements * size_of(dtype), vectors ? 16 * (size_t)rng_int(r, 0, 3) : size_of(dtype) * (size_t)rng_int(r, 0, 3));
     return m;
@@ -402,9 +398,7 @@ typedef struct routing { int64_t tokens, rows; int32_t experts, k; tegroup_permu
 static void routing_make(routing *c, rng *r, int64_t tokens, int32_t experts, int32_t k) {
     tegroup_permutation_desc *d = &c->d;
     tegroup_layout layout;
-    tegroup_prepare_desc p;
     memset(c, 0, sizeof *c);
-    memset(&p, 0, sizeof p);
     c->tokens = tokens;
     c->experts = experts;
     c->k = k;
@@ -426,25 +420,17 @@ static void routing_make(routing *c, rng *r, int64_t tokens, int32_t experts, in
         if (policy == 2) counts[e] += rng_int(r, 0, 3);
         sum += counts[e];
     }
-    d->shape.groups = experts;
-    d->shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    d->shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    d->shape.row_sizes.space = TEGROUP_SPACE_HOST;
-    d->shape.row_sizes.data = index_array(TEGROUP_DTYPE_I64, counts, experts);
+    const void *listed = index_array(TEGROUP_DTYPE_I64, counts, experts);
+    tegroup_sizes sizes = tegroup_sizes_of(listed, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
     free(counts);
-    if (rng_chance(r, 30)) { d->shape.row_sizes.alignment = 4; sum += 4 * experts; }
-    d->shape.rows = c->rows = sum + rng_int(r, 0, 5);
-    d->shape.cols = 1;
+    if (rng_chance(r, 30)) { sizes.alignment = 4; sum += 4 * experts; }
+    c->rows = sum + rng_int(r, 0, 5);
+    d->shape = tegroup_shape_of(experts, c->rows, 1, sizes);
     d->row_of_slot = matrix(r, 0, TEGROUP_DTYPE_I64, tokens, k);
     d->slot_of_row = matrix(r, 0, TEGROUP_DTYPE_I64, 1, c->rows);
     if (tegroup_snapshot_layout(&d->shape, &layout, NULL) != TEGROUP_OK) abort();
-    p.struct_size = sizeof p;
-    p.shape = d->shape;
-    p.space = TEGROUP_SPACE_HOST;
-    p.snapshot = guarded(layout.total_bytes);
-    p.snapshot_bytes = layout.total_bytes;
-    if (tegroup_prepare(&p, NULL, NULL) != TEGROUP_OK) abort();
-    d->shape.snapshot = p.snapshot;
+    void *snapshot = guarded(layout.total_bytes);
+    if (tegroup_shape_prepare(&d->shape, snapshot, layout.total_bytes, NULL, NULL) != TEGROUP_OK) abort();
 }
 
 static tegroup_permutation_desc permutation_on_device(tegroup_permutation_desc d, tegroup_layout *layout) {
@@ -870,30 +856,22 @@ TEST(moe_gpu, captured_step) {
     tegroup_matrix tokens = filled(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH, 1), permuted = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH),
                    gated = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS * K, WIDTH / 2), combined = matrix(&r, 1, TEGROUP_DTYPE_BF16, TOKENS, WIDTH / 2),
                    row_of_slot = matrix(&r, 0, TEGROUP_DTYPE_I64, TOKENS, K), slot_of_row = matrix(&r, 0, TEGROUP_DTYPE_I64, 1, TOKENS * K);
-    tegroup_prepare_desc prepare;
-    memset(&prepare, 0, sizeof prepare);
-    prepare.struct_size = sizeof prepare;
-    prepare.space = TEGROUP_SPACE_DEVICE;
-    prepare.shape.groups = EXPERTS;
-    prepare.shape.rows = TOKENS * K;
-    prepare.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    prepare.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    prepare.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
-    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&prepare.shape, &layout, NULL));
-    void *snapshot = guarded(layout.total_bytes);
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    tegroup_shape rows = tegroup_shape_of(EXPERTS, TOKENS * K, 0, counted);
+    ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&rows, &layout, NULL));
+    const size_t snapshot_bytes = layout.total_bytes;
+    void *snapshot = guarded(snapshot_bytes);
     for (int64_t t = 0; t < TOKENS; t++) for (int64_t e = 0; e < EXPERTS; e++) set(&d.logits, t, e, rng_normal(&r));
     mirror_up(mark);
     const tegroup_router_desc dd = router_on_device(d);
-    prepare.shape.row_sizes.data = dd.counts.data;
-    prepare.snapshot = device_of(snapshot);
-    prepare.snapshot_bytes = layout.total_bytes;
+    rows.row_sizes.data = dd.counts.data;
+    rows.snapshot = snapshot = device_of(snapshot); /* where each step prepares it */
     tegroup_permutation_desc m;
     memset(&m, 0, sizeof m);
     m.struct_size = sizeof m;
     m.space = TEGROUP_SPACE_DEVICE;
     m.indices = dd.indices;
-    m.shape = prepare.shape;
-    m.shape.snapshot = prepare.snapshot;
+    m.shape = rows;
     m.row_of_slot = on_device(row_of_slot);
     m.slot_of_row = on_device(slot_of_row);
     ASSERT_EQ(TEGROUP_OK, tegroup_permutation_layout(&m, &layout, NULL));
@@ -912,7 +890,7 @@ TEST(moe_gpu, captured_step) {
     a.struct_size = sizeof a;
     a.space = TEGROUP_SPACE_DEVICE;
     a.activation = TEGROUP_ACTIVATION_SWIGLU;
-    a.snapshot = prepare.snapshot;
+    a.snapshot = snapshot;
     a.input = p.permuted;
     a.output = on_device(gated);
     tegroup_combine_desc q;
@@ -927,15 +905,14 @@ TEST(moe_gpu, captured_step) {
     memset(&v, 0, sizeof v);
     v.struct_size = sizeof v;
     v.space = TEGROUP_SPACE_DEVICE;
-    v.tensor.shape = m.shape;
-    v.tensor.shape.cols = WIDTH / 2;
-    v.tensor.dtype = TEGROUP_DTYPE_BF16;
+    v.tensor = tegroup_tensor_of(rows, WIDTH / 2, TEGROUP_DTYPE_BF16, a.output.data);
     v.tensor.ld = gated.ld;
-    v.tensor.data = a.output.data;
     v.result = (tegroup_validation *)(arena_take(sizeof(tegroup_validation), 0));
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     auto step = [&]() {
-        return tegroup_router(&dd, stream, NULL) == TEGROUP_OK && tegroup_prepare(&prepare, stream, NULL) == TEGROUP_OK && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
+        return tegroup_router(&dd, stream, NULL) == TEGROUP_OK
+               && tegroup_shape_prepare(&rows, snapshot, snapshot_bytes, stream, NULL) == TEGROUP_OK
+               && tegroup_permutation_make(&m, stream, NULL) == TEGROUP_OK
                && tegroup_permute(&p, stream, NULL) == TEGROUP_OK && tegroup_activation_forward(&a, stream, NULL) == TEGROUP_OK && tegroup_combine(&q, stream, NULL) == TEGROUP_OK
                && tegroup_validate(&v, stream, NULL) == TEGROUP_OK;
     };

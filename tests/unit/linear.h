@@ -88,10 +88,9 @@ SUPPORT void layer_make(layer *l, const choice *c, tegroup_dtype dtype, int alig
         desc->row_scale = l->f.row_scale;
         desc->row_scale_dtype = TEGROUP_DTYPE_F32;
         if (c->outputs & 2) {
-            desc->grad_row_scale = l->d.a.tensor;
-            desc->grad_row_scale.shape.cols = 1;
-            desc->grad_row_scale.dtype = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-            desc->grad_row_scale.data = elements_new(desc->grad_row_scale.dtype, l->f.capacity, 0);
+            const tegroup_dtype scaled_by = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+            void *data = elements_new(scaled_by, l->f.capacity, 0);
+            desc->grad_row_scale = tegroup_tensor_of(l->d.a.tensor.shape, 1, scaled_by, data);
             guarded_remember(desc->grad_row_scale.data);
         }
     }

@@ -143,11 +143,9 @@ SUPPORT void mlp_make(mlp *l, const mlp_choice *choose, tegroup_dtype dtype, mlp
         d->row_scale_dtype = TEGROUP_DTYPE_F32;
         d->fc2_bias_scaled = c->bias == 2;
         if (rng_chance(r, 75)) {
-            d->grad_row_scale = l->f1.a.tensor;
-            d->grad_row_scale.shape.cols = 1;
-            d->grad_row_scale.ld = 0;
-            d->grad_row_scale.dtype = wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-            d->grad_row_scale.data = elements_new(d->grad_row_scale.dtype, l->f1.capacity, aligned);
+            const tegroup_dtype scaled_by = wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+            void *data = elements_new(scaled_by, l->f1.capacity, aligned);
+            d->grad_row_scale = tegroup_tensor_of(l->f1.a.tensor.shape, 1, scaled_by, data);
             guarded_remember(d->grad_row_scale.data);
         }
     }

@@ -463,10 +463,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     t->cols = (int64_t *)scratch((size_t)G * 8);
     t->ld = (int64_t *)scratch((size_t)G * 8);
     t->at = (unsigned char **)scratch((size_t)G * sizeof(void *));
-    shape->groups = G;
-    shape->rows = capacity;
-    shape->cols = width;
-    shape->row_sizes = sizes;
+    *shape = tegroup_shape_of(G, capacity, width, sizes);
     int64_t *offset = (int64_t *)scratch((size_t)(G + 1) * 8);
     if (cols != NULL && s->pack == PACK_WINDOWS) {
         int64_t sum = 0;
@@ -476,11 +473,7 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     }
     if (ld != width && cols == NULL) t->tensor.ld = ld;
     if (cols != NULL) {
-        memset(&shape->col_sizes, 0, sizeof shape->col_sizes);
-        shape->col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-        shape->col_sizes.dtype = sizes.dtype;
-        shape->col_sizes.space = TEGROUP_SPACE_HOST;
-        shape->col_sizes.data = index_array(sizes.dtype, cols, G);
+        shape->col_sizes = tegroup_sizes_of(index_array(sizes.dtype, cols, G), sizes.dtype, TEGROUP_SPACE_HOST);
         if (s->pack >= PACK_LD) t->tensor.ld = ld;
     }
     if (gathered) gather_make(s, t, start, capacity, rows, (char)gathered);
@@ -604,10 +597,8 @@ SUPPORT void problem_make(problem *p, const spec *given) {
         wrows += n[g];
     }
     if (s->ng != NULL || s->kg != NULL) {
-        wsizes.encoding = TEGROUP_ENCODING_COUNTS;
-        wsizes.dtype = s->index != TEGROUP_DTYPE_UNSET ? s->index : TEGROUP_DTYPE_I64;
-        wsizes.space = TEGROUP_SPACE_HOST;
-        wsizes.data = index_array(wsizes.dtype, n, G);
+        const tegroup_dtype index = s->index != TEGROUP_DTYPE_UNSET ? s->index : TEGROUP_DTYPE_I64;
+        wsizes = tegroup_sizes_of(index_array(index, n, G), index, TEGROUP_SPACE_HOST);
     } else {
         wrows = s->n;
     }
@@ -688,17 +679,10 @@ SUPPORT tegroup_status gather_copy(const grid *from, grid *to, tegroup_error *er
     desc.struct_size = sizeof desc;
     desc.space = TEGROUP_SPACE_HOST;
     desc.k = from->gather.slots > 0 ? (int32_t)from->gather.slots : 1;
-    desc.tokens.data = from->tensor.data;
-    desc.tokens.rows = from->gather.rows;
-    desc.permuted.data = t->data;
-    desc.permuted.rows = t->shape.rows;
-    desc.tokens.cols = desc.permuted.cols = t->shape.cols;
+    desc.tokens = tegroup_matrix_of(from->tensor.data, from->gather.rows, t->shape.cols, to->dtype);
+    desc.permuted = tegroup_matrix_of(t->data, t->shape.rows, t->shape.cols, to->dtype);
     desc.tokens.ld = desc.permuted.ld = ld;
-    desc.tokens.dtype = desc.permuted.dtype = to->dtype;
-    desc.slot_of_row.data = slot_of_row;
-    desc.slot_of_row.rows = 1;
-    desc.slot_of_row.cols = t->shape.rows;
-    desc.slot_of_row.dtype = TEGROUP_DTYPE_I64;
+    desc.slot_of_row = tegroup_matrix_of(slot_of_row, 1, t->shape.rows, TEGROUP_DTYPE_I64);
     for (int64_t i = 0; i < t->shape.rows; i++) {
         slot_of_row[i] = from->picked[i] < 0 ? -1 : from->gather.slot_of_row[i];
         if (slot_of_row[i] < 0) memset((unsigned char *)t->data + i * ld * size, 0, (size_t)(t->shape.cols * size));

@@ -57,21 +57,13 @@ typedef struct all_kinds {
 } all_kinds;
 
 static tegroup_tensor uniform(int64_t rows, int64_t cols, rng *r) {
-    tegroup_tensor t;
-    memset(&t, 0, sizeof t);
-    t.shape.groups = EXPERTS;
-    t.shape.rows = rows;
-    t.shape.cols = cols;
-    t.dtype = TEGROUP_DTYPE_F64;
-    t.data = guarded((size_t)(EXPERTS * rows * cols) * 8);
-    for (int64_t i = 0; i < EXPERTS * rows * cols; i++) ((double *)t.data)[i] = r != NULL ? rng_normal(r) / 2 : 0;
-    return t;
+    double *data = (double *)guarded((size_t)(EXPERTS * rows * cols) * 8);
+    for (int64_t i = 0; i < EXPERTS * rows * cols; i++) data[i] = r != NULL ? rng_normal(r) / 2 : 0;
+    return tegroup_tensor_uniform(EXPERTS, rows, cols, TEGROUP_DTYPE_F64, data);
 }
 static tegroup_tensor rows_of(const all_kinds *k, int64_t cols) {
-    tegroup_tensor t = k->rows.a.tensor;
-    t.shape.cols = cols;
-    t.data = guarded((size_t)(t.shape.rows * cols) * 8);
-    return t;
+    const tegroup_shape *shape = &k->rows.a.tensor.shape;
+    return tegroup_tensor_of(*shape, cols, TEGROUP_DTYPE_F64, guarded((size_t)(shape->rows * cols) * 8));
 }
 static double *scale_of(const all_kinds *k, rng *r) {
     double *scale = (double *)guarded((size_t)k->rows.capacity * 8);

@@ -319,10 +319,9 @@ TEST(contract, line5_replay_with_other_sizes) {
             for (int t = 0; t < 3; t++) {
                 if (tensors[t]->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET) continue;
                 ASSERT_EQ(tegroup_snapshot_layout(&tensors[t]->shape, &layout, NULL), TEGROUP_OK);
-                tegroup_prepare_desc prepare = {.struct_size = sizeof prepare, .shape = tensors[t]->shape, .space = TEGROUP_SPACE_HOST,
-                                                .snapshot = guarded(layout.total_bytes), .snapshot_bytes = layout.total_bytes};
-                ASSERT_EQ(tegroup_prepare(&prepare, NULL, NULL), TEGROUP_OK);
-                tensors[t]->shape.snapshot = prepare.snapshot;
+                tegroup_shape *shape = &tensors[t]->shape;
+                void *snapshot = guarded(layout.total_bytes);
+                ASSERT_EQ(tegroup_shape_prepare(shape, snapshot, layout.total_bytes, NULL, NULL), TEGROUP_OK);
             }
             ASSERT_EQ(tegroup_plan_make(&fresh, NULL, &plan, NULL), TEGROUP_OK);
             fresh.options.workspace_bytes = plan.workspace_bytes;

@@ -34,23 +34,20 @@ else:
 def array(kind, values): return (kind * len(values))(*values)
 x, w = [float(i) for i in range(12)], [float(i % 5 - 2) for i in range(36)]
 counts, y = array(ctypes.c_int64, [2, 0, 1]), (ctypes.c_float * 9)()
-buffers = {"a": (array(ctypes.c_float, x), 4), "b": (array(ctypes.c_float, w), 4), "d": (y, 3)}
-desc = tg.tegroup_gemm_desc(op=tg.TEGROUP_OP_FORWARD, space=tg.TEGROUP_SPACE_HOST)
-for name, (buffer, cols) in buffers.items():
-    t = getattr(desc, name)
-    t.data, t.dtype, t.shape.groups, t.shape.rows, t.shape.cols = ctypes.addressof(buffer), tg.TEGROUP_DTYPE_F32, 3, 3, cols
-    if name != "b":
-        t.shape.row_sizes = tg.tegroup_sizes(data=ctypes.addressof(counts), encoding=tg.TEGROUP_ENCODING_COUNTS,
-                                             dtype=tg.TEGROUP_DTYPE_I64, space=tg.TEGROUP_SPACE_HOST)
+a, b = array(ctypes.c_float, x), array(ctypes.c_float, w)
 def aligned(size):
     memory = (ctypes.c_char * (size + tg.TEGROUP_ALIGNMENT))()
     return memory, -(-ctypes.addressof(memory) // tg.TEGROUP_ALIGNMENT) * tg.TEGROUP_ALIGNMENT
 layout, plan = tg.tegroup_layout(), tg.tegroup_plan()
-library.tegroup_snapshot_layout(desc.a.shape, layout)
+rows = library.tegroup_shape_of(3, 3, 4, library.tegroup_sizes_of(counts, tg.TEGROUP_DTYPE_I64, tg.TEGROUP_SPACE_HOST))
+library.tegroup_snapshot_layout(rows, layout)
 kept, snapshot = aligned(layout.total_bytes)
-library.tegroup_prepare(tg.tegroup_prepare_desc(shape=desc.a.shape, space=tg.TEGROUP_SPACE_HOST, snapshot=snapshot,
-                                                snapshot_bytes=layout.total_bytes), None)
-desc.a.shape.snapshot = desc.d.shape.snapshot = snapshot
+library.tegroup_shape_prepare(rows, snapshot, layout.total_bytes, None)
+assert rows.snapshot == snapshot
+desc = tg.tegroup_gemm_desc(op=tg.TEGROUP_OP_FORWARD, space=tg.TEGROUP_SPACE_HOST)
+desc.a = library.tegroup_tensor_of(rows, 4, tg.TEGROUP_DTYPE_F32, a)
+desc.b = library.tegroup_tensor_uniform(3, 3, 4, tg.TEGROUP_DTYPE_F32, b)
+desc.d = library.tegroup_tensor_of(rows, 3, tg.TEGROUP_DTYPE_F32, y)
 library.tegroup_plan_make(desc, None, plan)
 kept_too, desc.options.workspace = aligned(plan.workspace_bytes)
 desc.options.workspace_bytes = plan.workspace_bytes

@@ -54,10 +54,7 @@ static tegroup_gemm_desc random_desc(rng *r) {
     }
     if (rng_chance(r, 30)) { d.alpha.space = d.space; d.alpha.stride = (int32_t)rng_int(r, 0, 1); }
     if (rng_chance(r, 15)) {
-        d.bias.dtype = TEGROUP_DTYPE_F32;
-        d.bias.shape.groups = groups;
-        d.bias.shape.rows = 1;
-        d.bias.shape.cols = n;
+        d.bias = tegroup_tensor_uniform(groups, 1, n, TEGROUP_DTYPE_F32, NULL);
     }
     tegroup_tensor *lists[] = {&d.a, &d.b, &d.d};
     if (rng_chance(r, 10)) lists[rng_int(r, 0, 2)]->pointers_space = d.space;
@@ -190,6 +187,7 @@ TEST(explain, forcing_changes_the_choice_alone) {
  * sum of no columns, and a single group, have no distance that could be odd. */
 TEST(explain, where_groups_begin) {
     const int64_t offsets[2] = {0, 512};
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
     for (int step = 0; step < 5; step++) {
         tegroup_target target = target_of(100, 131000, everything);
         tegroup_verdict v[BACKENDS];
@@ -199,10 +197,9 @@ TEST(explain, where_groups_begin) {
         d.struct_size = sizeof d;
         d.op = TEGROUP_OP_FORWARD;
         d.space = TEGROUP_SPACE_DEVICE;
-        d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
-        d.a.shape = (tegroup_shape){.groups = step == 4 ? 1 : 2, .rows = 8, .cols = 64, .row_sizes = {.encoding = TEGROUP_ENCODING_COUNTS, .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE}};
-        d.d.shape = d.a.shape;
-        d.b.shape = (tegroup_shape){.groups = d.a.shape.groups, .rows = 64, .cols = 64};
+        const int32_t groups = step == 4 ? 1 : 2;
+        d.a = d.d = tegroup_tensor_of(tegroup_shape_of(groups, 8, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
+        d.b = tegroup_tensor_uniform(groups, 64, 64, TEGROUP_DTYPE_BF16, NULL);
         if (step == 1 || step == 2) {
             d.a.shape.offsets = offsets;
             d.a.shape.elements = 1024;
@@ -221,6 +218,7 @@ TEST(explain, where_groups_begin) {
 /* Groups with columns of d of their own: cuBLASLt's grouped matmul, which has NaN for some, comes after the kernels that take any, and
  * is taken where it is named or alone. */
 TEST(explain, columns_that_the_device_knows) {
+    const tegroup_sizes counted = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
     for (int step = 0; step < 4; step++) {
         tegroup_target target = target_of(step < 3 ? 90 : 100, 131000, everything);
         tegroup_verdict v[BACKENDS];
@@ -230,14 +228,10 @@ TEST(explain, columns_that_the_device_knows) {
         d.struct_size = sizeof d;
         d.op = TEGROUP_OP_FORWARD;
         d.space = TEGROUP_SPACE_DEVICE;
-        d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
-        d.a.shape = (tegroup_shape){.groups = 2, .rows = 8, .cols = 64, .row_sizes = {.encoding = TEGROUP_ENCODING_COUNTS, .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE}};
-        d.d.shape = d.a.shape;
-        d.d.shape.col_sizes = d.a.shape.row_sizes;
+        d.a = d.d = tegroup_tensor_of(tegroup_shape_of(2, 8, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
+        d.d.shape.col_sizes = counted;
         d.d.ld = 64;
-        d.b.shape = (tegroup_shape){.groups = 2, .rows = 64, .cols = 64};
-        d.b.shape.row_sizes = d.a.shape.row_sizes;
-        d.b.shape.rows = 128;
+        d.b = tegroup_tensor_of(tegroup_shape_of(2, 128, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
         if (step == 1) d.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;
         if (step == 2) target.built &= ~(1u << TEGROUP_BACKEND_PORTABLE);
         ASSERT_EQ(TEGROUP_OK, tegroup_explain(&d, &target, v, NULL));
@@ -275,16 +269,13 @@ TEST(explain, plain_products_run_where_they_can) {
                     d.op = (tegroup_op)op;
                     d.space = device ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
                     d.options.ignore_quirks = ~UINT64_C(0);
-                    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
-                    d.a.shape.groups = 8;
-                    d.a.shape.rows = 512;
-                    d.a.shape.cols = 64;
-                    d.a.shape.row_sizes.encoding = TEGROUP_ENCODING_OFFSETS;
-                    d.a.shape.row_sizes.dtype = TEGROUP_DTYPE_I32;
-                    d.a.shape.row_sizes.space = device_sizes ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
-                    tegroup_shape weights = {.groups = 8, .rows = 64, .cols = 64};
-                    d.b.shape = op == TEGROUP_OP_WGRAD ? d.a.shape : weights;
-                    d.d.shape = op == TEGROUP_OP_WGRAD ? weights : d.a.shape;
+                    const tegroup_space space = device_sizes ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+                    tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, space);
+                    sizes.encoding = TEGROUP_ENCODING_OFFSETS;
+                    const tegroup_tensor weights = tegroup_tensor_uniform(8, 64, 64, TEGROUP_DTYPE_BF16, NULL);
+                    d.a = tegroup_tensor_of(tegroup_shape_of(8, 512, 64, sizes), 64, TEGROUP_DTYPE_BF16, NULL);
+                    d.b = op == TEGROUP_OP_WGRAD ? d.a : weights;
+                    d.d = op == TEGROUP_OP_WGRAD ? weights : d.a;
                     if (gathered == 2 && op != TEGROUP_OP_WGRAD) continue;
                     if (gathered == 1) d.gather_a.rows = 100;
                     if (gathered == 2) d.gather_b.rows = 100;

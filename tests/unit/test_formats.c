@@ -128,14 +128,9 @@ static tegroup_status through_gemm(const void *values, int64_t count, tegroup_dt
     d.op = TEGROUP_OP_FORWARD;
     d.space = TEGROUP_SPACE_HOST;
     d.options.compute = compute;
-    d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = 1;
-    d.a.shape.rows = d.d.shape.rows = count;
-    d.a.shape.cols = d.b.shape.cols = d.d.shape.cols = d.b.shape.rows = 1;
-    d.a.dtype = d.b.dtype = in;
-    d.d.dtype = out;
-    d.a.data = (void *)(uintptr_t)values;
-    d.b.data = one;
-    d.d.data = result;
+    d.a = tegroup_tensor_uniform(1, count, 1, in, values);
+    d.b = tegroup_tensor_uniform(1, 1, 1, in, one);
+    d.d = tegroup_tensor_uniform(1, count, 1, out, result);
     tegroup_status status = tegroup_plan_make(&d, NULL, &plan, NULL);
     if (status != TEGROUP_OK) return status;
     d.options.workspace_bytes = plan.workspace_bytes;

@@ -170,11 +170,9 @@ static tegroup_status plan_for(tegroup_backend backend, int32_t groups, size_t c
     d.struct_size = sizeof d;
     d.op = TEGROUP_OP_FORWARD;
     d.space = TEGROUP_SPACE_DEVICE;
-    d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = groups;
-    d.a.shape.rows = d.d.shape.rows = 64;
-    d.a.shape.cols = d.b.shape.cols = 32;
-    d.b.shape.rows = d.d.shape.cols = 16;
-    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
+    d.a = tegroup_tensor_uniform(groups, 64, 32, TEGROUP_DTYPE_BF16, NULL);
+    d.b = tegroup_tensor_uniform(groups, 16, 32, TEGROUP_DTYPE_BF16, NULL);
+    d.d = tegroup_tensor_uniform(groups, 64, 16, TEGROUP_DTYPE_BF16, NULL);
     d.options.backend = backend;
     d.options.cublas_workspace_bytes = cublas_bytes;
     d.options.stream_count = streams;

@@ -113,13 +113,13 @@ static tegroup_status by_hand(mlp *l) {
     act.struct_size = sizeof act, act.space = TEGROUP_SPACE_HOST, act.activation = d->activation, act.interleaved = d->interleaved;
     act.alpha = d->alpha, act.limit = d->limit, act.snapshot = d->input.shape.snapshot;
     const int64_t rows = d->input.shape.rows, h = d->activated.shape.cols, h2 = d->preactivation.shape.cols;
-    act.input = (tegroup_matrix){d->preactivation.data, rows, h2, 0, d->preactivation.dtype};
-    act.output = (tegroup_matrix){d->activated.data, rows, h, 0, d->activated.dtype};
-    if (l->row_scale != NULL) act.row_scale = (tegroup_matrix){l->row_scale, rows, 1, 0, TEGROUP_DTYPE_F32};
+    act.input = tegroup_matrix_of(d->preactivation.data, rows, h2, d->preactivation.dtype);
+    act.output = tegroup_matrix_of(d->activated.data, rows, h, d->activated.dtype);
+    if (l->row_scale != NULL) act.row_scale = tegroup_matrix_of(l->row_scale, rows, 1, TEGROUP_DTYPE_F32);
     back.struct_size = sizeof back, back.space = act.space, back.activation = act.activation, back.interleaved = act.interleaved;
     back.alpha = act.alpha, back.limit = act.limit, back.snapshot = act.snapshot, back.input = act.input, back.row_scale = act.row_scale;
-    back.grad_output = (tegroup_matrix){fc2.dgrad_out.data, rows, h, 0, d->activated.dtype};
-    back.grad_input = (tegroup_matrix){d->grad_preactivation.data, rows, h2, 0, d->grad_preactivation.dtype};
+    back.grad_output = tegroup_matrix_of(fc2.dgrad_out.data, rows, h, d->activated.dtype);
+    back.grad_input = tegroup_matrix_of(d->grad_preactivation.data, rows, h2, d->grad_preactivation.dtype);
     if (status == TEGROUP_OK) status = tegroup_linear_forward(&plans[0], &fc1, NULL, e);
     if (status == TEGROUP_OK) status = tegroup_activation_forward(&act, NULL, e);
     if (status == TEGROUP_OK) status = tegroup_linear_forward(&plans[1], &fc2, NULL, e);
@@ -246,9 +246,8 @@ TEST(mlp, finite_differences) {
         for (int64_t e = 0; e < cells; e++) p[e] = rng_normal(&r);
         l->desc.row_scale = scale; /* with every bias: none, plain and scaled */
         l->desc.row_scale_dtype = TEGROUP_DTYPE_F64;
-        l->desc.grad_row_scale = l->desc.input;
-        l->desc.grad_row_scale.shape.cols = 1;
-        l->desc.grad_row_scale.data = guarded((size_t)capacity * 8);
+        double *grad_scale = (double *)guarded((size_t)capacity * 8);
+        l->desc.grad_row_scale = tegroup_tensor_of(l->desc.input.shape, 1, TEGROUP_DTYPE_F64, grad_scale);
         ASSERT_EQ(mlp_plan(l), TEGROUP_OK);
         loss_of(l, p, (double *)l->desc.grad_output.data);
         ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, &l->desc, NULL, &l->error), TEGROUP_OK);
@@ -276,16 +275,16 @@ TEST(mlp, finite_differences) {
 TEST(mlp, fusion_of_another_machine) {
     tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
     tegroup_target ampere = {.struct_size = sizeof ampere, .sm = 80, .built = 1u << TEGROUP_BACKEND_PORTABLE};
-    tegroup_shape each = {.groups = 4}, rows = {.groups = 4, .rows = 512};
-    tegroup_tensor t = {.dtype = TEGROUP_DTYPE_BF16};
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    const tegroup_shape rows = tegroup_shape_of(4, 512, 64, sizes);
     tegroup_mlp_desc d = {.struct_size = sizeof d};
     tegroup_mlp_plan plan;
     tegroup_error error;
-    rows.row_sizes.encoding = TEGROUP_ENCODING_COUNTS, rows.row_sizes.dtype = TEGROUP_DTYPE_I32, rows.row_sizes.space = TEGROUP_SPACE_DEVICE;
     d.space = TEGROUP_SPACE_DEVICE, d.activation = TEGROUP_ACTIVATION_SWIGLU;
-    d.fc1.weight = d.fc2.weight = d.input = d.out = t;
-    d.fc1.weight.shape = d.fc2.weight.shape = each, d.input.shape = d.out.shape = rows;
-    d.fc1.weight.shape.rows = 2 * 48, d.fc1.weight.shape.cols = d.fc2.weight.shape.rows = d.input.shape.cols = d.out.shape.cols = 64, d.fc2.weight.shape.cols = 48;
+    d.fc1.weight = tegroup_tensor_uniform(4, 2 * 48, 64, bf16, NULL);
+    d.fc2.weight = tegroup_tensor_uniform(4, 64, 48, bf16, NULL);
+    d.input = d.out = tegroup_tensor_of(rows, 64, bf16, NULL);
 
     d.options.backend = TEGROUP_BACKEND_SM90; /* rows of whole 16 bytes, and out is contiguous: twelve halves are refused, twelve floats are not */
     d.out.shape.cols = d.fc2.weight.shape.rows = 12;
@@ -324,7 +323,7 @@ TEST(mlp, fusion_of_another_machine) {
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "a gate and an up") != NULL);
     d.activation = TEGROUP_ACTIVATION_SWIGLU, d.fc1.weight.shape.rows = 2 * 48;
-    d.preactivation = t, d.preactivation.shape = rows, d.preactivation.shape.cols = 2 * 48, d.preactivation.dtype = TEGROUP_DTYPE_F32;
+    d.preactivation = tegroup_tensor_of(rows, 2 * 48, TEGROUP_DTYPE_F32, NULL);
     ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, &error), TEGROUP_ERROR_UNSUPPORTED);
     ASSERT_TRUE(strstr(error.rule, "the same of F16 and BF16") != NULL);
     for (int turn = 0; turn < 2; turn++) { /* operands of one type of 16 bits, results of the other: the epilogue has one */

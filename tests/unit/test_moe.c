@@ -8,12 +8,8 @@ static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TE
 
 /* A guarded, poisoned matrix, with or without room between its rows. */
 static tegroup_matrix matrix(rng *r, tegroup_dtype dtype, int64_t rows, int64_t cols) {
-    tegroup_matrix m;
-    memset(&m, 0, sizeof m);
-    m.rows = rows;
-    m.cols = cols;
-    m.ld = rng_chance(r, 50) ? cols + rng_int(r, 1, 5) : 0;
-    m.dtype = dtype;
+    tegroup_matrix m = tegroup_matrix_of(NULL, rows, cols, dtype);
+    if (rng_chance(r, 50)) m.ld = cols + rng_int(r, 1, 5);
     int64_t elements = rows > 0 ? (rows - 1) * (m.ld != 0 ? m.ld : cols) + cols : 0;
     m.data = guarded_skewed((size_t)elements * size_of(dtype), size_of(dtype) * (size_t)rng_int(r, 0, 3));
     return m;
@@ -302,20 +298,16 @@ static void routing_make(routing *c, rng *r) {
         if (policy == 2) counts[e] += rng_int(r, 0, 3);
         sum += counts[e];
     }
-    d->shape.groups = c->experts;
-    d->shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    d->shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    d->shape.row_sizes.space = TEGROUP_SPACE_HOST;
-    d->shape.row_sizes.data = index_array(TEGROUP_DTYPE_I64, counts, c->experts);
-    if (rng_chance(r, 30)) { d->shape.row_sizes.alignment = 4; sum += 4 * c->experts; }
-    d->shape.rows = c->rows = sum + rng_int(r, 0, 5);
-    d->shape.cols = 1;
+    const void *listed = index_array(TEGROUP_DTYPE_I64, counts, c->experts);
+    tegroup_sizes sizes = tegroup_sizes_of(listed, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    if (rng_chance(r, 30)) { sizes.alignment = 4; sum += 4 * c->experts; }
+    c->rows = sum + rng_int(r, 0, 5);
+    d->shape = tegroup_shape_of(c->experts, c->rows, 1, sizes);
     d->row_of_slot = matrix(r, TEGROUP_DTYPE_I64, c->tokens, c->k);
     d->slot_of_row = matrix(r, TEGROUP_DTYPE_I64, 1, c->rows);
     if (tegroup_snapshot_layout(&d->shape, &layout, NULL) != TEGROUP_OK) abort();
-    tegroup_prepare_desc p = {.struct_size = sizeof p, .shape = d->shape, .space = TEGROUP_SPACE_HOST, .snapshot = guarded(layout.total_bytes), .snapshot_bytes = layout.total_bytes};
-    if (tegroup_prepare(&p, NULL, NULL) != TEGROUP_OK) abort();
-    d->shape.snapshot = p.snapshot;
+    void *snapshot = guarded(layout.total_bytes);
+    if (tegroup_shape_prepare(&d->shape, snapshot, layout.total_bytes, NULL, NULL) != TEGROUP_OK) abort();
 }
 
 TEST(moe, permutation) {

@@ -16,17 +16,11 @@ static tegroup_status run(tegroup_gemm_desc *desc, tegroup_shape *ragged) {
     desc->space = TEGROUP_SPACE_HOST;
     desc->options.threads = 1;
     if (ragged) {
-        tegroup_prepare_desc prepare;
         tegroup_layout layout;
-        memset(&prepare, 0, sizeof prepare);
-        prepare.struct_size = sizeof prepare;
-        prepare.space = TEGROUP_SPACE_HOST;
-        prepare.shape = *ragged;
         status = tegroup_snapshot_layout(ragged, &layout, NULL);
         if (status != TEGROUP_OK) return status;
-        prepare.snapshot = snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
-        prepare.snapshot_bytes = layout.total_bytes;
-        status = tegroup_prepare(&prepare, NULL, NULL);
+        snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
+        status = tegroup_shape_prepare(ragged, snapshot, layout.total_bytes, NULL, NULL);
         if (status != TEGROUP_OK) return status;
         desc->a.shape.snapshot = desc->d.shape.snapshot = snapshot;
     }
@@ -72,22 +66,12 @@ TEST(gaps, elements_past_2_to_32) {
         for (int i = 0; i < N * K; i++) b[g * stride + i] = bf16(g ? 20 - i : i + 1);
     memset(&desc, 0, sizeof desc);
     desc.op = TEGROUP_OP_FORWARD;
-    desc.a.dtype = desc.b.dtype = TEGROUP_DTYPE_BF16;
-    desc.d.dtype = TEGROUP_DTYPE_F32;
-    desc.a.shape.groups = desc.b.shape.groups = 2;
-    desc.a.shape.rows = ROWS;
-    desc.a.shape.row_sizes.data = counts;
-    desc.a.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    desc.a.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    desc.a.shape.row_sizes.space = TEGROUP_SPACE_HOST;
-    desc.d.shape = desc.a.shape;
-    desc.a.shape.cols = desc.b.shape.cols = K;
-    desc.b.shape.rows = desc.d.shape.cols = N;
+    tegroup_shape rows = tegroup_shape_of(2, ROWS, K, tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST));
+    desc.a = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_BF16, a);
     desc.a.ld = lda;
+    desc.b = tegroup_tensor_uniform(2, N, K, TEGROUP_DTYPE_BF16, b);
     desc.b.group_stride = stride;
-    desc.a.data = a;
-    desc.b.data = b;
-    desc.d.data = d;
+    desc.d = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_F32, d);
     ASSERT_TRUE(run(&desc, &desc.a.shape) == TEGROUP_OK);
     for (int r = 0; r < ROWS; r++)
         for (int j = 0; j < N; j++) {
@@ -112,17 +96,11 @@ TEST(gaps, c_with_a_leading_dimension_of_its_own) {
     }
     memset(&desc, 0, sizeof desc);
     desc.op = TEGROUP_OP_FORWARD;
-    desc.a.dtype = desc.b.dtype = desc.c.dtype = desc.d.dtype = TEGROUP_DTYPE_F32;
-    desc.a.shape.groups = desc.b.shape.groups = desc.d.shape.groups = GROUPS;
-    desc.a.shape.rows = desc.d.shape.rows = M;
-    desc.a.shape.cols = desc.b.shape.cols = K;
-    desc.b.shape.rows = desc.d.shape.cols = N;
-    desc.c.shape = desc.d.shape;
+    desc.a = tegroup_tensor_uniform(GROUPS, M, K, TEGROUP_DTYPE_F32, a);
+    desc.b = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_F32, b);
+    desc.c = tegroup_tensor_uniform(GROUPS, M, N, TEGROUP_DTYPE_F32, c);
     desc.c.ld = LDC;
-    desc.a.data = a;
-    desc.b.data = b;
-    desc.c.data = c;
-    desc.d.data = d;
+    desc.d = tegroup_tensor_uniform(GROUPS, M, N, TEGROUP_DTYPE_F32, d);
     desc.beta.data = &beta;
     desc.beta.space = TEGROUP_SPACE_HOST;
     ASSERT_TRUE(run(&desc, NULL) == TEGROUP_OK);
@@ -140,14 +118,9 @@ TEST(gaps, combine_adds_in_the_order_of_choices) {
     memset(&desc, 0, sizeof desc);
     desc.struct_size = sizeof desc;
     desc.space = TEGROUP_SPACE_HOST;
-    desc.permuted.data = permuted;
-    desc.permuted.rows = 3;
-    desc.row_of_slot.data = row_of_slot;
-    desc.row_of_slot.cols = 3;
-    desc.row_of_slot.dtype = TEGROUP_DTYPE_I64;
-    desc.tokens.data = &token;
-    desc.tokens.rows = desc.row_of_slot.rows = desc.permuted.cols = desc.tokens.cols = 1;
-    desc.permuted.dtype = desc.tokens.dtype = TEGROUP_DTYPE_F32;
+    desc.permuted = tegroup_matrix_of(permuted, 3, 1, TEGROUP_DTYPE_F32);
+    desc.row_of_slot = tegroup_matrix_of(row_of_slot, 1, 3, TEGROUP_DTYPE_I64);
+    desc.tokens = tegroup_matrix_of(&token, 1, 1, TEGROUP_DTYPE_F32);
     ASSERT_TRUE(tegroup_combine(&desc, NULL, NULL) == TEGROUP_OK);
     ASSERT_EQ(0.0f, token);
     row_of_slot[0] = 0;
@@ -174,14 +147,10 @@ TEST(gaps, nan_stays_nan_in_16_bits) {
                 memset(&desc, 0, sizeof desc);
                 desc.struct_size = sizeof desc;
                 desc.space = TEGROUP_SPACE_HOST;
-                desc.permuted.data = wide ? (void *)&wide_nan : (void *)&narrow_nan;
-                desc.permuted.dtype = wide ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
-                desc.row_of_slot.data = &row_of_slot;
-                desc.row_of_slot.dtype = TEGROUP_DTYPE_I64;
-                desc.tokens.data = &result;
-                desc.tokens.dtype = half ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
-                desc.permuted.rows = desc.permuted.cols = desc.row_of_slot.rows = desc.row_of_slot.cols = 1;
-                desc.tokens.rows = desc.tokens.cols = 1;
+                desc.permuted = wide ? tegroup_matrix_of(&wide_nan, 1, 1, TEGROUP_DTYPE_F64)
+                                     : tegroup_matrix_of(&narrow_nan, 1, 1, TEGROUP_DTYPE_F32);
+                desc.row_of_slot = tegroup_matrix_of(&row_of_slot, 1, 1, TEGROUP_DTYPE_I64);
+                desc.tokens = tegroup_matrix_of(&result, 1, 1, half ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16);
                 ASSERT_TRUE(tegroup_combine(&desc, NULL, NULL) == TEGROUP_OK);
                 magnitude = result & 0x7fff;
                 ASSERT_GT(magnitude, infinity);
@@ -214,16 +183,10 @@ TEST(gaps, deep_check_of_a_snapshot_on_the_device) {
     d.op = TEGROUP_OP_FORWARD;
     d.space = TEGROUP_SPACE_DEVICE;
     d.options.check_level = TEGROUP_CHECK_DEEP;
-    d.a.dtype = d.b.dtype = d.d.dtype = TEGROUP_DTYPE_BF16;
-    d.a.shape.groups = d.b.shape.groups = d.d.shape.groups = 2;
-    d.a.shape.rows = d.d.shape.rows = 4;
-    d.a.shape.cols = d.b.shape.cols = d.d.shape.cols = 16;
-    d.b.shape.rows = 32;
-    d.b.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    d.b.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-    d.b.shape.row_sizes.space = TEGROUP_SPACE_DEVICE;
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    d.a = d.d = tegroup_tensor_uniform(2, 4, 16, TEGROUP_DTYPE_BF16, device + 4096);
+    d.b = tegroup_tensor_of(tegroup_shape_of(2, 32, 16, sizes), 16, TEGROUP_DTYPE_BF16, device + 4096);
     d.b.shape.snapshot = device;
-    d.a.data = d.b.data = d.d.data = device + 4096;
     ASSERT_EQ(tegroup_impl_check_groups_meet(&d, tegroup_impl_gemm_names(), &error), TEGROUP_OK);
     munmap(device, 1 << 16);
 }
@@ -231,35 +194,23 @@ TEST(gaps, deep_check_of_a_snapshot_on_the_device) {
 /* A snapshot of packed groups that was written over: what its last group would need is more than can be counted. */
 TEST(gaps, deep_check_of_a_group_past_every_count) {
     int64_t one = 1;
-    tegroup_tensor t;
-    tegroup_prepare_desc prepare;
+    const tegroup_sizes sizes = tegroup_sizes_of(&one, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+    tegroup_shape shape = tegroup_shape_of(1, INT64_C(1) << 40, INT64_C(1) << 31, sizes);
     tegroup_layout layout;
     tegroup_error error;
-    memset(&t, 0, sizeof t);
-    memset(&prepare, 0, sizeof prepare);
-    t.dtype = TEGROUP_DTYPE_F32;
-    t.shape.groups = 1;
-    t.shape.rows = INT64_C(1) << 40;
-    t.shape.cols = INT64_C(1) << 31;
-    t.shape.elements = 4;
-    t.shape.row_sizes.data = t.shape.col_sizes.data = &one;
-    t.shape.row_sizes.encoding = t.shape.col_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-    t.shape.row_sizes.dtype = t.shape.col_sizes.dtype = TEGROUP_DTYPE_I64;
-    t.shape.row_sizes.space = t.shape.col_sizes.space = TEGROUP_SPACE_HOST;
-    ASSERT_EQ(tegroup_snapshot_layout(&t.shape, &layout, NULL), TEGROUP_OK);
-    prepare.struct_size = sizeof prepare;
-    prepare.space = TEGROUP_SPACE_HOST;
-    prepare.shape = t.shape;
-    t.shape.snapshot = prepare.snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
-    prepare.snapshot_bytes = layout.total_bytes;
-    ASSERT_EQ(tegroup_prepare(&prepare, NULL, NULL), TEGROUP_OK);
+    shape.col_sizes = sizes;
+    shape.elements = 4;
+    ASSERT_EQ(tegroup_snapshot_layout(&shape, &layout, NULL), TEGROUP_OK);
+    void *snapshot = aligned_alloc(TEGROUP_ALIGNMENT, layout.total_bytes);
+    ASSERT_EQ(tegroup_shape_prepare(&shape, snapshot, layout.total_bytes, NULL, NULL), TEGROUP_OK);
+    const tegroup_tensor t = tegroup_tensor_of(shape, shape.cols, TEGROUP_DTYPE_F32, NULL);
     ASSERT_EQ(tegroup_impl_check_groups(&t, "a.shape.snapshot", &error), TEGROUP_OK);
     const tegroup_snapshot_view view = tegroup_snapshot_read(t.shape.snapshot);
     *(int64_t *)(uintptr_t)view.rows = t.shape.rows;
     *(int64_t *)(uintptr_t)view.cols = t.shape.cols;
     ASSERT_EQ(tegroup_impl_check_groups(&t, "a.shape.snapshot", &error), TEGROUP_ERROR_CAPACITY);
     ASSERT_EQ(error.got, INT64_MAX);
-    free(prepare.snapshot);
+    free(snapshot);
 }
 
 TEST_MAIN()

@@ -83,13 +83,7 @@ TEST(validate, every_half) {
     for (int i = 0; i < 65536; i++) halves[i] = (uint16_t)i;
     for (int which = 0; which < 2; which++) {
         tegroup_validation got;
-        tegroup_tensor t;
-        memset(&t, 0, sizeof t);
-        t.shape.groups = 1;
-        t.shape.rows = 256;
-        t.shape.cols = 256;
-        t.dtype = which ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16;
-        t.data = halves;
+        tegroup_tensor t = tegroup_tensor_uniform(1, 256, 256, which ? TEGROUP_DTYPE_F16 : TEGROUP_DTYPE_BF16, halves);
         tegroup_validate_desc desc = of(t, &got);
         ASSERT_EQ(TEGROUP_OK, tegroup_validate(&desc, NULL, NULL));
         ASSERT_EQ(2, got.owned.infinities);
@@ -105,25 +99,13 @@ TEST(validate, snapshots) {
     static const int64_t counts[4] = {3, 0, 5, 2};
     static float data[12 * 3];
     for (int what = -1; what < 15; what++) {
-        tegroup_layout layout;
         tegroup_validation got;
-        tegroup_tensor t;
         uint32_t wanted = 0;
         int32_t bad = -1;
-        memset(&t, 0, sizeof t);
-        t.shape.groups = 4;
-        t.shape.rows = 12;
-        t.shape.cols = 3;
-        t.shape.row_sizes.data = counts;
-        t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
-        t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
-        t.shape.row_sizes.space = TEGROUP_SPACE_HOST;
-        t.dtype = TEGROUP_DTYPE_F32;
-        t.data = data;
-        ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&t.shape, &layout, NULL));
-        tegroup_prepare_desc prepare = {.struct_size = sizeof prepare, .shape = t.shape, .space = TEGROUP_SPACE_HOST, .snapshot = memory, .snapshot_bytes = sizeof memory};
-        ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&prepare, NULL, NULL));
-        t.shape.snapshot = memory;
+        const tegroup_sizes sizes = tegroup_sizes_of(counts, TEGROUP_DTYPE_I64, TEGROUP_SPACE_HOST);
+        tegroup_shape shape = tegroup_shape_of(4, 12, 3, sizes);
+        ASSERT_EQ(TEGROUP_OK, tegroup_shape_prepare(&shape, memory, sizeof memory, NULL, NULL));
+        tegroup_tensor t = tegroup_tensor_of(shape, 3, TEGROUP_DTYPE_F32, data);
         tegroup_snapshot_header *header = (tegroup_snapshot_header *)(void *)memory;
         tegroup_snapshot_view v = tegroup_snapshot_read(memory);
         int64_t *start = (int64_t *)(uintptr_t)v.start, *rows = (int64_t *)(uintptr_t)v.rows, *prefix = (int64_t *)(uintptr_t)v.prefix[5];

@@ -40,24 +40,23 @@ static void set_product(product *p, tegroup_backend backend, tegroup_op op, tegr
 #if defined(EXPECT_NOT_BUILT)
 
 TEST(variant, other_architecture_is_not_built) {
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I64, TEGROUP_SPACE_DEVICE);
+    const tegroup_shape rows = tegroup_shape_of(4, 64, 64, sizes);
     for (int op = 0; op < 3; op++)
         for (int in = 0; in < 3; in++) {
             tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
             tegroup_gemm_desc desc;
             tegroup_error error;
             tegroup_plan plan;
-            product p;
-            memset(&p, 0, sizeof p);
-            p.groups = 4;
-            p.rows = p.n = p.k = 64;
             memset(&desc, 0, sizeof desc); /* no memory is needed, and no kernel of this file's would run */
             desc.struct_size = sizeof desc;
             desc.op = ops[op];
             desc.space = TEGROUP_SPACE_DEVICE;
-            desc.backend = TEGROUP_BACKEND_PORTABLE;
-            desc.a = product_ragged(&p, types[in], 64, NULL, NULL, NULL, TEGROUP_SPACE_DEVICE);
-            desc.b = op == 2 ? desc.a : product_uniform(&p, types[in], 64, 64, NULL);
-            desc.d = op == 2 ? product_uniform(&p, TEGROUP_DTYPE_F32, 64, 64, NULL) : product_ragged(&p, TEGROUP_DTYPE_F32, 64, NULL, NULL, NULL, TEGROUP_SPACE_DEVICE);
+            desc.options.backend = TEGROUP_BACKEND_PORTABLE;
+            desc.a = tegroup_tensor_of(rows, 64, types[in], NULL);
+            desc.b = op == 2 ? desc.a : tegroup_tensor_uniform(4, 64, 64, types[in], NULL);
+            desc.d = op == 2 ? tegroup_tensor_uniform(4, 64, 64, TEGROUP_DTYPE_F32, NULL)
+                             : tegroup_tensor_of(rows, 64, TEGROUP_DTYPE_F32, NULL);
             ASSERT_EQ(TEGROUP_ERROR_NOT_BUILT, tegroup_plan_make(&desc, NULL, &plan, &error));
             ASSERT_TRUE(error.field != NULL && error.rule != NULL);
             ASSERT_EQ(TEGROUP_OK, tegroup_explain(&desc, NULL, verdicts, &error));
