@@ -7,6 +7,7 @@
 #include "graph.h"
 #include "mlp.h"
 #include "test.h"
+#include <pthread.h>
 
 static tegroup_backend asked;
 static cudaStream_t first, second;
@@ -518,5 +519,20 @@ static void bias_and_scale(tegroup_backend backend, int64_t cols) {
 }
 TEST(mlp_gpu, portable_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_PORTABLE, 13); }
 TEST(mlp_gpu, sm90_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_SM90, 24); }
+
+/* A thread with 128 KiB of stack, which CUDA's own calls share, may plan and run what needs most of it. */
+static void *most_of_the_stack(void *unused) {
+    bias_and_scale(TEGROUP_BACKEND_PORTABLE, 13);
+    chain_of_mlp(TEGROUP_BACKEND_PORTABLE, mlp_odd);
+    return unused;
+}
+TEST(mlp_gpu, small_stack) {
+    pthread_attr_t small;
+    pthread_t thread;
+    ASSERT_EQ(0, pthread_attr_init(&small));
+    ASSERT_EQ(0, pthread_attr_setstacksize(&small, 128 << 10));
+    ASSERT_EQ(0, pthread_create(&thread, &small, most_of_the_stack, NULL));
+    ASSERT_EQ(0, pthread_join(thread, NULL));
+}
 
 TEST_MAIN()

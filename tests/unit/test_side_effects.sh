@@ -33,7 +33,7 @@ symbols() { # options; 0: takes and keeps nothing else, 1: it does, and says wha
 }
 calls() { # runs every function; 0: nothing was counted, 1: a function misbehaved, 2: something was counted
     library -O0 && $CC -std=gnu11 -O0 -fPIC -shared -fno-builtin "$compile/side_effects_counter.c" -o "$work/libcounter.so" &&
-        $CC -std=gnu11 -O0 -I"$headers" "$compile/side_effects_calls.c" "$work/library.o" -no-pie -L"$work" -lcounter -lm -Wl,-rpath,"$work" -o "$work/calls" || return 3
+        $CC -std=gnu11 -O0 -I"$headers" "$compile/side_effects_calls.c" "$work/library.o" -no-pie -L"$work" -lcounter -lm -pthread -Wl,-rpath,"$work" -o "$work/calls" || return 3
     if [ "$loud" = 1 ]; then "$work/calls"; else "$work/calls" 2> /dev/null; fi
 }
 
