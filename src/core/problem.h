@@ -187,6 +187,21 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* What has memory must be said to be there: else it would be left out without a word. */
+static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, tegroup_error *error) {
+    TEGROUP_IMPL_RULE(desc->c.dtype != TEGROUP_DTYPE_UNSET || (!desc->c.data && !desc->c.pointers), ERROR_UNSET,
+                      "c.dtype", "must be set with data", desc->d.dtype, 0);
+    TEGROUP_IMPL_RULE(desc->bias.dtype != TEGROUP_DTYPE_UNSET || (!desc->bias.data && !desc->bias.pointers),
+                      ERROR_UNSET, "bias.dtype", "must be set with data", desc->a.dtype, 0);
+    TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->row_scale_dtype != TEGROUP_DTYPE_UNSET || !desc->row_scale, ERROR_UNSET, "row_scale_dtype",
+                      "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    return TEGROUP_OK;
+}
+
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
     const tegroup_tensor *operands[5];
@@ -207,6 +222,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_said(desc, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;

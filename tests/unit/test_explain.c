@@ -235,6 +235,7 @@ UTEST(explain, columns_that_the_device_knows) {
         d.a.shape = (tegroup_shape){.groups = 2, .rows = 8, .cols = 64, .row_sizes = {.encoding = TEGROUP_ENCODING_COUNTS, .dtype = TEGROUP_DTYPE_I32, .space = TEGROUP_SPACE_DEVICE}};
         d.d.shape = d.a.shape;
         d.d.shape.col_sizes = d.a.shape.row_sizes;
+        d.d.shape.elements = 8 * 64;
         d.d.ld = 64;
         d.b.shape = (tegroup_shape){.groups = 2, .rows = 64, .cols = 64};
         d.b.shape.row_sizes = d.a.shape.row_sizes;
