@@ -197,10 +197,12 @@ typedef struct tegroup_error {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
-                                of an MLP's call, where the compiler optimises                           */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
+                                of an MLP's call, where the compiler optimises; and of lists in host memory that
+                                an address is there wherever one is used                                 */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks snapshots in host memory, and asks the driver whose memory a device
+                                pointer is. Entries of a list in host memory are compared with single
+                                buffers and, where they are written, with each other (by the square of
+                                their number), not with entries of another list                          */
 } tegroup_check_level;
 
 /* An unread status is a warning. */
@@ -330,7 +332,8 @@ typedef struct tegroup_shape {
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
-                                 and at least 1; else 0                                                       */
+                                 and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
+                                 its group, and nothing has to be said of them all                             */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -350,9 +353,9 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
-                                             that a call does not work on (no rows; skipped) it may be NULL, but not of
-                                             those whose weight gradient is written where they have no rows, with
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a
+                                             call uses none (no rows, no columns, an operand of an empty sum; skipped)
+                                             it may be NULL, but not where a weight gradient is written of no rows, with
                                              zeros or beta * c (accumulate leaves it alone). The list is an input:
                                              nothing that a call writes may overlap it                        */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
@@ -411,7 +414,7 @@ typedef struct tegroup_snapshot_header {
     int64_t  rows_end;   /* row after the last valid one; the tail begins here               */
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
-    int64_t  capacity_elements; /* 0 when regular                                            */
+    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would need */
     int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 
@@ -2108,6 +2111,7 @@ typedef enum tegroup_impl_operand {
 #define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
     X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
     X(ROWS, name ".shape.rows") X(COLS, name ".shape.cols") X(ELEMENTS, name ".shape.elements")                    \
+    X(OFFSETS, name ".shape.offsets")                                                                              \
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
@@ -2200,6 +2204,28 @@ static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const 
     return stored;
 }
 
+/* One buffer or a list: not both, and what bounds the one is not said of the other. */
+static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape;
+    if (!tegroup_impl_listed(t)) {
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
+                              || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
+                          ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
+                          "must be what the buffer holds: with sizes on the device nothing else bounds col_sizes", 1,
+                          0);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ELEMENTS),
+                      "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
+    TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
+                      "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* Rules of one tensor by itself, data pointers apart. */
 static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -2252,6 +2278,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
     TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                            "must be a tegroup_space");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_list(t, name, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -2286,6 +2313,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
+        if (tegroup_impl_listed(t)) continue;
         end = tegroup_impl_max(0, view.offset[g]);
         if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_add(tegroup_impl_mul(rows - 1, ld), cols));
         TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
@@ -2323,10 +2351,10 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     if (header->irregular) {
         TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-        TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared for at most shape.elements elements", shape->elements,
-                          header->capacity_elements);
-        TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->capacity_elements <= shape->elements, ERROR_CAPACITY,
+                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
+                          shape->elements, header->capacity_elements);
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared with this ld", t->ld, header->ld);
     }
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
@@ -2344,15 +2372,12 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     const tegroup_shape *shape = &t->shape;
     const size_t element = tegroup_impl_element(t->dtype);
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
-                          TEGROUP_SPACE_HOST, 0);
         if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                           "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
     if (shape->groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
@@ -2771,13 +2796,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
     int64_t reach = tegroup_impl_prepare_reach(p, x);
-    x->offset = tegroup_impl_clamp(offset, 0, p->capacity_elements);
-    if (reach == 0 || (offset == x->offset && reach <= p->capacity_elements - offset)) return 0;
+    int64_t bound = p->capacity_elements > 0 ? p->capacity_elements : reach > 0 ? INT64_MAX : 0;
+    x->offset = tegroup_impl_clamp(offset, 0, bound);
+    if (reach == 0 || (offset == x->offset && reach <= bound - offset)) return 0;
     x->rows = 0;
     return TEGROUP_SNAPSHOT_ELEMENTS;
 }
@@ -2942,10 +2968,12 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
             prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
     }
     for (g = 0; g < p->groups; g++) {
-        int64_t rows = tegroup_impl_max(0, p->out_rows[g]);
+        const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
+        const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);
         header->rows_total += rows;
         header->rows_max = tegroup_impl_max(header->rows_max, rows);
-        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, p->start[g] + rows);
+        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, placed.start + rows);
+        if (reach > 0) header->capacity_elements = tegroup_impl_max(header->capacity_elements, placed.offset + reach);
     }
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
@@ -3395,6 +3423,23 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* What has memory must be said to be there: else it would be left out without a word. */
+static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_error *error) {
+    if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+    if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+    TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype != TEGROUP_DTYPE_UNSET || !desc->row_scale, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    return TEGROUP_OK;
+}
+
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
 static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_problem *problem, tegroup_error *error) {
@@ -3417,6 +3462,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_said(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
@@ -4946,6 +4992,22 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
+/* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    uint32_t used = 0;
+    if (p->skip) return 0;
+    if (p->m > 0 && p->n > 0 && !p->untouched) {
+        used |= 1u << TEGROUP_IMPL_D;
+        if (p->k > 0) used |= 1u << TEGROUP_IMPL_A | 1u << TEGROUP_IMPL_B;
+        if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
+        if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
+    }
+    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
+        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    return used;
+}
+
 /* ==== [35] CPU GEMM ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
@@ -5275,10 +5337,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
 }
 
 static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              const char *space_field, tegroup_error *error) {
+                                                              tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
-    TEGROUP_IMPL_RULE(!s->data || s->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, space_field, "must be set with data",
-                      TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
                       1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field,
@@ -5349,42 +5409,102 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
- * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
+/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
+static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t i;
+    for (i = 0; i < 4; i++) {
+        const int ragged = tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape);
+        if (ragged && tensors[i]->shape.row_sizes.space != TEGROUP_SPACE_HOST) return 0;
+        views[i] = tegroup_snapshot_read(ragged ? tensors[i]->shape.snapshot : NULL);
+    }
+    return 1;
+}
+
+/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
+ * activations, or the smallest number would be what is worked on. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    tegroup_snapshot_view views[4];
     int32_t i, g;
-    if (ragged && desc->a.shape.row_sizes.space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
-    const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
-    for (i = 0; i < 5; i++) {
-        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+    if (!tegroup_impl_host_views(desc, views) || !views[TEGROUP_IMPL_A].rows) return TEGROUP_OK;
+    for (i = TEGROUP_IMPL_B; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
-        const tegroup_snapshot_view view = tegroup_snapshot_read(here ? t->shape.snapshot : NULL);
-        const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
-                  result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
-                  meets =
-                      sizes.rows && view.rows
-                      && (wgrad ? operand == TEGROUP_IMPL_B : operand == TEGROUP_IMPL_C || operand == TEGROUP_IMPL_D);
-        const size_t element = tegroup_impl_element(t->dtype);
-        for (g = 0; g < t->shape.groups; g++) {
-            const int64_t rows = sizes.rows ? sizes.rows[g] : desc->a.shape.rows;
-            if (meets)
-                TEGROUP_IMPL_RULE(tegroup_impl_max(0, view.rows[g]) == tegroup_impl_max(0, rows), ERROR_CAPACITY,
-                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must give each group as many rows as a's",
-                                  tegroup_impl_max(0, rows), tegroup_impl_max(0, view.rows[g]));
-            if (!walks || rows < 0 || (rows == 0 && (!result || desc->accumulate))) continue; /* never looked at */
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
-                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
-                              (uintptr_t)t->pointers[g] % element);
+        if (!views[i].rows || (i == TEGROUP_IMPL_B) != wgrad) continue;
+        for (g = 0; g < desc->a.shape.groups; g++) {
+            const int64_t rows = tegroup_impl_max(0, views[TEGROUP_IMPL_A].rows[g]),
+                          here = tegroup_impl_max(0, views[i].rows[g]);
+            TEGROUP_IMPL_RULE(here == rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                              "must give each group as many rows as a's", rows, here);
         }
     }
+    return TEGROUP_OK;
+}
+
+/* A list's address of a group that uses it. */
+static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
+                                                      tegroup_error *error) {
+    const size_t element = tegroup_impl_element(t->dtype);
+    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+    return TEGROUP_OK;
+}
+
+/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
+static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                        const tegroup_impl_names *names,
+                                                        const tegroup_snapshot_view *view, const unsigned char *used,
+                                                        tegroup_error *error) {
+    const tegroup_impl_name *name = names->operand[operand];
+    const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
+    int32_t g, h;
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
+        for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
+            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
+            const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
+            if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
+            TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
+                                  >= x.rows,
+                              ERROR_OVERLAP, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold buffers that share nothing; expected and got are two groups whose do", g, h);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
+ * and at the deep level at those of results against each other. */
+static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                      tegroup_error *error) {
+    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
+    tegroup_gemm_desc host; /* whose scalars the host may read */
+    tegroup_snapshot_view views[4];
+    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
+    uint32_t listed = 0;
+    int32_t i, g;
+    for (i = 0; i < 5; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
+            listed |= 1u << i;
+    if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
+    host = *desc;
+    if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
+    if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
+    for (g = 0; g < desc->a.shape.groups; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
+        used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
+        for (i = 0; i < 5; i++)
+            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
+    }
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
+    if (listed >> TEGROUP_IMPL_D & 1u)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
+    if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
     return TEGROUP_OK;
 }
 
@@ -5416,8 +5536,6 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                           tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                         "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
                       "must not be NULL", 1, 0);
@@ -5444,18 +5562,16 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
-        const tegroup_impl_name *name = names->operand[i];
-        if (t->dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, name, level, error));
-        else
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_absent(t, name, i == TEGROUP_IMPL_C ? desc->d.dtype : desc->a.dtype, error));
+        if (t->dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_row_scale(desc, &problem, error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_lists(desc, names, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));

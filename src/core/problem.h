@@ -201,6 +201,23 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* What has memory must be said to be there: else it would be left out without a word. */
+static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_error *error) {
+    if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+    if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+    TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype != TEGROUP_DTYPE_UNSET || !desc->row_scale, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    return TEGROUP_OK;
+}
+
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
 static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_problem *problem, tegroup_error *error) {
@@ -223,6 +240,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_said(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;

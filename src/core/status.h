@@ -50,10 +50,12 @@ typedef struct tegroup_error {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
-                                of an MLP's call, where the compiler optimises                           */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
+                                of an MLP's call, where the compiler optimises; and of lists in host memory that
+                                an address is there wherever one is used                                 */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks snapshots in host memory, and asks the driver whose memory a device
+                                pointer is. Entries of a list in host memory are compared with single
+                                buffers and, where they are written, with each other (by the square of
+                                their number), not with entries of another list                          */
 } tegroup_check_level;
 
 /* An unread status is a warning. */
