@@ -259,6 +259,15 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     }
 }
 
+static __device__ __forceinline__ void tegroup_impl_router_recall(const float *probabilities, int32_t experts, int32_t k,
+                                                                  int32_t *indices, float *grad_weights) {
+    tegroup_impl_router_recall_f32(probabilities, experts, k, indices, grad_weights);
+}
+static __device__ __forceinline__ void tegroup_impl_router_recall(const double *probabilities, int32_t experts,
+                                                                  int32_t k, int32_t *indices, double *grad_weights) {
+    tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
+}
+
 /* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
  * balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
@@ -298,20 +307,27 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int32_t live = batch.live;
         /* of the lane's token */
         REAL *gradient = (REAL *)(rows + lane * gradient_bytes), chosen = 0, dot = 0;
-        const REAL *from = (const REAL *)(probabilities + lane * in_bytes),
-                   *grads = (const REAL *)(memory + lane * way.token_bytes);
-        const int32_t *indices = (const int32_t *)(grads + k);
+        const REAL *from = (const REAL *)(probabilities + lane * in_bytes);
+        REAL *grads = (REAL *)(memory + lane * way.token_bytes);
+        int32_t *indices = (int32_t *)(grads + k);
         tegroup_impl_router_fetched(way, barrier, parity);
         parity ^= 1;
         batch.read(probabilities, in_bytes, experts);
-        if (lane < live)
+        while (lane < live) {
+            int32_t kept = 0;
+            chosen = dot = 0;
 #pragma unroll 8
-            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
+            for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
+                const bool there = tegroup_impl_within(e, experts);
+                const REAL p = there ? from[e] : (REAL)0;
+                kept += there;
                 chosen += p;
-                dot += e >= 0 && e < experts ? grads[j] * p : (REAL)0;
+                dot += there ? grads[j] * p : (REAL)0;
             }
+            if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+            tegroup_impl_router_recall(from, experts, k, indices, grads);
+        }
         tegroup_impl_router_store_done();
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
@@ -326,7 +342,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         if (lane < live)
             for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                if (e >= 0 && e < experts)
+                if (tegroup_impl_within(e, experts))
                     gradient[e] += tegroup_impl_choice_grad(grads[j], dot, chosen, desc.normalize);
             }
         batch.advance(way);
