@@ -1172,7 +1172,9 @@ typedef struct tegroup_chain_plan {
 
 /* ==== [16] MoE operations ==== */
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
+ * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
+ * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
  * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
  * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
@@ -5235,19 +5237,9 @@ TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot,
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
-}
-
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
 TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
-}
-
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
 }
 
 /* ==== [36] Activation formulas ==== */
@@ -5428,8 +5420,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5493,8 +5485,8 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -8303,6 +8295,15 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 /* The most experts a token can choose. */
 #define TEGROUP_IMPL_CHOICES 64
 
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
+                                                  const float *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
+}
+
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
@@ -8323,8 +8324,7 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f32(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f32(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -8333,9 +8333,9 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be named: as
- * the router takes the largest probabilities, those dropped are the largest that the token's other choices leave. They get their
- * places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, float *grad_weights) {
     int32_t j, e, i;
@@ -8376,6 +8376,15 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
         }
 }
 
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
+                                                  const double *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
+}
+
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
@@ -8396,8 +8405,7 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f64(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f64(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -8406,9 +8414,9 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be named: as
- * the router takes the largest probabilities, those dropped are the largest that the token's other choices leave. They get their
- * places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, double *grad_weights) {
     int32_t j, e, i;
@@ -8453,7 +8461,8 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                                                              double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
-    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES, k);
+    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
+                      k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
     TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
@@ -8873,7 +8882,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
+    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
+                      TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
@@ -9000,8 +9010,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
             int there = tegroup_impl_within(row, desc->grad_permuted.rows),
                 is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (there && is_f64)
-                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (there && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
             if (there && !is_f64)
                 tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;

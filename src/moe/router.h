@@ -20,6 +20,15 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
 #define TEGROUP_IMPL_CHOICES 64
 
 /* @each-real */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
+                                                  const REAL *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
+}
+
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
@@ -40,8 +49,7 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_FSUF(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_FSUF(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -50,9 +58,9 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
-/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be named: as
- * the router takes the largest probabilities, those dropped are the largest that the token's other choices leave. They get their
- * places back; their weights went nowhere, so their gradients are 0. */
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
 TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, int32_t experts, int32_t k,
                                                      int32_t *indices, REAL *grad_weights) {
     int32_t j, e, i;
@@ -98,7 +106,8 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                                                              double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
-    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES, k);
+    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
+                      k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
     TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);

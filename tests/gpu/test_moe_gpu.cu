@@ -3,6 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "mirror.h"
 #include "activations.h"
+#include "ties.h"
 #include "utest.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
@@ -596,7 +597,7 @@ static int32_t some_experts(rng *r, int64_t i) {
 
 UTEST(moe_gpu, router_forward) {
     rng r = rng_seed(5006);
-    int64_t ties = 0;
+    int64_t equal = 0;
     for (int64_t i = scaled(8) * 40; i > 0; i--) {
         void *mark = guards_mark();
         const int vectors = i / 20 % 2 == 0, few = rng_chance(&r, 30);
@@ -607,6 +608,8 @@ UTEST(moe_gpu, router_forward) {
         tegroup_router_desc d, host;
         router_make(&d, &r, vectors, in, out, tokens, experts, k);
         if (few) for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        else if (rng_chance(&r, 20)) /* close together, all or some */
+            for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) { if (t % 2 || rng_chance(&r, 50)) set(&d.logits, t, e, 0x1p-22 * at(&d.logits, t, e)); }
         else if (rng_chance(&r, 30)) /* far apart, or masked out */
             for (int64_t t = 0; t < tokens; t++)
                 for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, e > 0 && rng_chance(&r, 20) ? -(double)INFINITY : (t % 2 ? 1000 : -1000) + 16 * at(&d.logits, t, e));
@@ -632,8 +635,9 @@ UTEST(moe_gpu, router_forward) {
             for (int32_t j = 0; j < k; j++) {
                 int32_t best = -1;
                 for (int32_t f = 0; f < experts; f++)
-                    if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best))) best = f;
-                for (int32_t f = best + 1; f < experts; f++) ties += !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
+                    if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best)
+                                      || (at(&d.probabilities, t, f) == at(&d.probabilities, t, best) && at(&d.logits, t, f) > at(&d.logits, t, best)))) best = f;
+                for (int32_t f = 0; f < experts; f++) equal += f != best && !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
                 ASSERT_EQ(best, *at32(&d.indices, t, j));
                 taken[best] = 1;
                 counts[best]++;
@@ -672,7 +676,40 @@ UTEST(moe_gpu, router_forward) {
         ASSERT_EQ(0, disturbed(mark));
         guards_release(mark);
     }
-    ASSERT_GT(ties, 0);
+    ASSERT_GT(equal, 0);
+}
+
+/* Every type that holds the row, every number of choices, and rows of every width that a kernel has: the other experts stand behind the
+ * eight, or before them, and are far below. Between tokens whose logits are all different. */
+UTEST(moe_gpu, router_ties) {
+    enum { TOKENS = 40 };
+    static const int32_t widths[] = {8, 12, 128, 256, 512, 1024, 4096};
+    rng r = rng_seed(5014);
+    for (int i = 0; i < TIES; i++)
+        for (int n = 0; n < 7 * 16; n++) {
+            void *mark = guards_mark();
+            const int32_t experts = widths[n / 16], before = n % 2 * (experts - 8), k = (int32_t)rng_int(&r, 1, 8);
+            const tegroup_dtype in = dtypes[n / 2 % 4], out = n / 8 % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+            const int lower = !isnan(ties[i].logits[3]) && ties[i].logits[3] < INFINITY; /* what is chosen is among the eight, but where nothing is a number */
+            const int64_t at_token = rng_int(&r, 0, TOKENS - 1);
+            tegroup_router_desc d;
+            if (i >= TIES_OF_HALVES && in != TEGROUP_DTYPE_F64) { guards_release(mark); continue; }
+            router_make(&d, &r, n % 2, in, out, TOKENS, experts, k);
+            d.balance_loss = NULL;
+            int32_t finite = 0;
+            for (int32_t e = 0; e < 8; e++) finite += ties[i].logits[e] > -(double)INFINITY;
+            for (int32_t e = 0; e < experts; e++) set(&d.logits, at_token, e, e >= before && e < before + 8 ? ties[i].logits[e - before] : -3000 - e % 7);
+            mirror_up(mark);
+            const tegroup_router_desc dd = router_on_device(d);
+            RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+            for (int32_t j = 0; j < k; j++) {
+                if (lower && finite > j) ASSERT_EQ(before + ties[i].order[j], *at32(&d.indices, at_token, j));
+                if (!lower) ASSERT_EQ(j, *at32(&d.indices, at_token, j));
+                for (int64_t t = 0; t < TOKENS; t++) ASSERT_TRUE(*at32(&d.indices, t, j) >= 0 && *at32(&d.indices, t, j) < experts);
+            }
+            ASSERT_EQ(0, guards_changed());
+            guards_release(mark);
+        }
 }
 
 /* Logits that are no numbers: the CPU's choice, and NaN where the CPU has NaN. */

@@ -2,6 +2,7 @@
  * in FP64, and against what the descriptors promise to leave alone. */
 #define TEGROUP_IMPLEMENTATION
 #include "activations.h"
+#include "ties.h"
 #include "utest.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
@@ -78,7 +79,7 @@ static void router_make(router_case *c, rng *r, tegroup_dtype logits, tegroup_dt
 
 UTEST(moe, router_forward) {
     rng r = rng_seed(4001);
-    int64_t ties = 0;
+    int64_t equal = 0;
     for (int64_t i = scaled(300); i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -88,6 +89,8 @@ UTEST(moe, router_forward) {
         router_make(&c, &r, in, out, tokens, experts, k);
         if (rng_chance(&r, 40)) /* few values, hence ties */
             for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        if (rng_chance(&r, 20)) /* close together, all or some */
+            for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) if (t % 2 || rng_chance(&r, 50)) set(&c.d.logits, t, e, 0x1p-22 * at(&c.d.logits, t, e));
         if (rng_chance(&r, 30)) /* far from zero and far apart: exp of such a logit is no number of any type */
             for (int64_t t = 0; t < tokens; t++)
                 for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (t % 2 ? 1000 : -1000) + 16 * at(&c.d.logits, t, e));
@@ -108,9 +111,10 @@ UTEST(moe, router_forward) {
             }
             for (int32_t j = 0; j < k; j++) {
                 int32_t e = at32(&c.d.indices, t, j), best = -1;
-                for (int32_t f = 0; f < experts; f++) /* the largest not yet taken, of equals the lowest */
-                    if (!taken[f] && (best < 0 || at(&c.d.probabilities, t, f) > at(&c.d.probabilities, t, best))) best = f;
-                for (int32_t f = 0; f < experts; f++) ties += !taken[f] && f != best && at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best);
+                for (int32_t f = 0; f < experts; f++) /* the largest not yet taken, of equals the larger logit, of these the lowest */
+                    if (!taken[f] && (best < 0 || at(&c.d.probabilities, t, f) > at(&c.d.probabilities, t, best)
+                                      || (at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best) && at(&c.d.logits, t, f) > at(&c.d.logits, t, best)))) best = f;
+                for (int32_t f = 0; f < experts; f++) equal += !taken[f] && f != best && at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best);
                 ASSERT_EQ(e, best);
                 taken[e] = 1;
                 counts[e]++;
@@ -137,8 +141,26 @@ UTEST(moe, router_forward) {
         ASSERT_EQ(disturbed(mark), 0);
         guards_release(mark);
     }
-    ASSERT_GT(ties, 0);
+    ASSERT_GT(equal, 0);
     printf("router: error/bound at most %.3f\n", worst_router);
+}
+
+/* Every type that holds the row, every number of choices. */
+UTEST(moe, router_ties) {
+    rng r = rng_seed(4015);
+    for (int i = 0; i < TIES; i++)
+        for (int32_t k = 1; k <= 8; k++)
+            for (int type = 0; type < 8; type++) {
+                void *mark = guards_mark();
+                tegroup_dtype in = dtypes[type / 2], out = type % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+                router_case c;
+                if (i >= TIES_OF_HALVES && in != TEGROUP_DTYPE_F64) continue;
+                router_make(&c, &r, in, out, 1, 8, k);
+                for (int32_t e = 0; e < 8; e++) set(&c.d.logits, 0, e, ties[i].logits[e]);
+                ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                for (int32_t j = 0; j < k; j++) ASSERT_EQ(at32(&c.d.indices, 0, j), ties[i].order[j]);
+                guards_release(mark);
+            }
 }
 
 /* Logits that are not numbers choose something, but never the same expert twice and none that does not exist. */
