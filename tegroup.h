@@ -1174,7 +1174,8 @@ typedef struct tegroup_chain_plan {
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
  * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
- * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1.
+ * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
+ * where probabilities are F32, but for ties.)
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
  * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
  * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
