@@ -160,7 +160,7 @@ struct cublasLtContext;
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \
-    X(ERROR_CAPACITY, 11, "a snapshot or index refers to rows that the buffer does not hold")        \
+    X(ERROR_CAPACITY, 11, "a snapshot refers to rows that the buffer does not hold")                 \
     X(ERROR_OVERFLOW, 12, "a size does not fit the machine's address space")                         \
     X(ERROR_COMBINATION, 13, "two fields exclude each other")                                        \
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
@@ -1169,7 +1169,10 @@ typedef enum tegroup_chain_memory {
 
 /* ==== [17] MoE operations ==== */
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
+ * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
+ * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
+ * where probabilities are F32, but for ties.)
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
  * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
  * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
@@ -1190,13 +1193,17 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
 } tegroup_router_desc;
 
-/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed.
+ * An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went nowhere, and that
+ * weight's gradient is not read; but its probability is part of what normalize divided by, and has a gradient: the dropped
+ * experts are those of the largest probabilities that the token does not list, of equal ones the lower. (Between equal
+ * ones the router may have known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
-    tegroup_matrix indices;       /* in                                                                          */
+    tegroup_matrix indices;       /* in  [tokens, k], I32, likewise; -1 where dropped since                      */
     tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
@@ -1205,7 +1212,8 @@ typedef struct tegroup_router_backward_desc {
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
- * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1. */
+ * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
+ * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU. */
 typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
@@ -1218,8 +1226,9 @@ typedef struct tegroup_permutation_desc {
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy (a
- * signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its rows; see there. */
+/* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
+ * absent: a copy (a signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its
+ * rows; see there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
@@ -1230,8 +1239,9 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix permuted;     /* out [rows, width]; must not overlap an input                                 */
 } tegroup_permute_desc;
 
-/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots with row -1
- * add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No atomics: bitwise repeatable. */
+/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
+ * row is outside 0 .. rows-1 add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No
+ * atomics: bitwise repeatable. */
 typedef struct tegroup_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_desc)                                                 */
     tegroup_space  space;
@@ -1241,8 +1251,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
 } tegroup_combine_desc;
 
-/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others untouched),
- * grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots with row -1. */
+/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
+ * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 .. rows-1. */
 typedef struct tegroup_combine_backward_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
     tegroup_space  space;
@@ -1575,6 +1585,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? 
 TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
+/* Is i an index of something that has `count`? */
+TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
@@ -5791,19 +5803,9 @@ TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot,
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
-}
-
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
 TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
-}
-
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
 }
 
 /* ==== [39] Activation formulas ==== */
@@ -5984,8 +5986,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -6049,8 +6051,8 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -9189,6 +9191,18 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
            / (tokens * tokens * desc->k);
 }
 
+/* The most experts a token can choose. */
+#define TEGROUP_IMPL_CHOICES 64
+
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
+                                                  const float *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
+}
+
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
@@ -9209,8 +9223,7 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f32(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f32(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -9219,15 +9232,36 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
+TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, int32_t experts, int32_t k,
+                                                     int32_t *indices, float *grad_weights) {
+    int32_t j, e, i;
+    for (j = 0; j < k; j++) {
+        int32_t best = -1;
+        if (tegroup_impl_within(indices[j], experts)) continue;
+        for (e = 0; e < experts; e++) {
+            if (best >= 0 && !(probabilities[e] > probabilities[best])) continue;
+            for (i = 0; i < k && indices[i] != e; i++) {}
+            if (i == k) best = e;
+        }
+        indices[j] = best;
+        grad_weights[j] = 0;
+    }
+}
+
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
 static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
     const float *probabilities = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
-    const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
-    const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
     float per_count = balanced ? (float)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
-    int32_t pass, e, j;
+    float grad_weights[TEGROUP_IMPL_CHOICES];
+    int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
+    memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(float));
+    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    tegroup_impl_router_recall_f32(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -9239,6 +9273,15 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f32(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
+}
+
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
+                                                  const double *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
@@ -9261,8 +9304,7 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f64(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f64(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -9271,15 +9313,36 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
+TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities, int32_t experts, int32_t k,
+                                                     int32_t *indices, double *grad_weights) {
+    int32_t j, e, i;
+    for (j = 0; j < k; j++) {
+        int32_t best = -1;
+        if (tegroup_impl_within(indices[j], experts)) continue;
+        for (e = 0; e < experts; e++) {
+            if (best >= 0 && !(probabilities[e] > probabilities[best])) continue;
+            for (i = 0; i < k && indices[i] != e; i++) {}
+            if (i == k) best = e;
+        }
+        indices[j] = best;
+        grad_weights[j] = 0;
+    }
+}
+
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
 static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
     const double *probabilities = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
-    const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
-    const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
     double per_count = balanced ? (double)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
-    int32_t pass, e, j;
+    double grad_weights[TEGROUP_IMPL_CHOICES];
+    int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
+    memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(double));
+    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    tegroup_impl_router_recall_f64(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -9297,7 +9360,8 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                                                              double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
-    TEGROUP_IMPL_RULE(k >= 1 && k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, k);
+    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
+                      k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
     TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
@@ -9432,7 +9496,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
     int64_t tokens, t;
-    int32_t j;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -9464,12 +9527,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
-    for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
-        for (j = 0; j < desc->k; j++) {
-            int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts",
-                              desc->experts - 1, e);
-        }
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
@@ -9504,18 +9561,6 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
     return tegroup_impl_load_f64(weights->dtype, weights->data, slot / weights->cols * ld + slot % weights->cols);
 }
 
-/* Maps from slots to rows must stay inside the buffer that they address. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
-                                                    tegroup_error *error) {
-    int64_t i, j;
-    for (i = 0; i < tegroup_impl_matrix_rows(map); i++)
-        for (j = 0; j < map->cols; j++)
-            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
-                              field, "must hold -1 or an index within the other operand", limit - 1,
-                              tegroup_impl_i64(map, i)[j]);
-    return TEGROUP_OK;
-}
-
 /* to[j] = weight * from[j] */
 static inline void tegroup_impl_scale_row_f32(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
                                                int64_t to, float weight) {
@@ -9540,7 +9585,7 @@ static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             float weight;
-            if (rows[slot] < 0) continue;
+            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
             weight = (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
             tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
@@ -9585,7 +9630,7 @@ static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             double weight;
-            if (rows[slot] < 0) continue;
+            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
             weight = (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
             tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
@@ -9713,7 +9758,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
             int64_t *counter, rows, to = -1;
-            if (e >= 0 && e < view.header->groups && view.rows[e] > 0) {
+            if (tegroup_impl_within(e, view.header->groups) && view.rows[e] > 0) {
                 counter = &slots[view.start[e] + view.rows[e] - 1];
                 if (*counter < 0) {       /* not full */
                     rows = -2 - *counter; /* taken before */
@@ -9742,7 +9787,8 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
-    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
+    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
+                      TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
@@ -9759,13 +9805,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
-                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
-        if (slots[row] < 0) continue;
+        if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
         if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
             tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
@@ -9802,7 +9846,6 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
@@ -9867,20 +9910,19 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
-            int is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (row >= 0 && is_f64)
-                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
-            if (row >= 0 && !is_f64)
+            int there = tegroup_impl_within(row, desc->grad_permuted.rows),
+                is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
+            if (there && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (there && !is_f64)
                 tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;
-            if (row >= 0 && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
-            if (row >= 0 && !is_f64)
+            if (there && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
+            if (there && !is_f64)
                 grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
             tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j,
                                    grad_weight);

@@ -13,7 +13,7 @@
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \
-    X(ERROR_CAPACITY, 11, "a snapshot or index refers to rows that the buffer does not hold")        \
+    X(ERROR_CAPACITY, 11, "a snapshot refers to rows that the buffer does not hold")                 \
     X(ERROR_OVERFLOW, 12, "a size does not fit the machine's address space")                         \
     X(ERROR_COMBINATION, 13, "two fields exclude each other")                                        \
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
