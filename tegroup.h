@@ -29,58 +29,58 @@
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
 
-/* Map: search for the number in brackets.
+/* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1] Version and configuration
- *   [2] Status and errors
- *   [3] Data types
- *   [4] Scaling modes
- *   [5] Sizes, shapes and grouped tensors
- *   [6] Prepare and snapshot
- *   [7] Workspace layouts
- *   [8] cuBLASLt's functions
- *   [9] Grouped GEMM
- *   [10] Plan and explain
- *   [11] Validation
- *   [12] Gated activations
- *   [13] Grouped linear
- *   [14] Grouped MLP
- *   [15] Op chain
- *   [16] MoE operations
- *   [17] Functions
- *   [18] Helpers
- *   [19] Names and texts
- *   [20] Conversions
- *   [21] Scale layouts
- *   [22] Layout arithmetic
- *   [23] Checks of tensors and matrices
- *   [24] Prepare
- *   [25] The problem of a GEMM
- *   [26] Backend and quirk tables
- *   [27] Rows
- *   [28] CPU GEMM kernel
- *   [29] Explain and plan
- *   [30] The product of one group
- *   [31] Set-up of a grouped cuBLASLt matmul
- *   [32] CPU GEMM
- *   [33] Check and run a GEMM
- *   [34] Tune, save and load a plan
- *   [35] Formulas
- *   [36] Activation formulas
- *   [37] Activations
- *   [38] Grouped linear layer
- *   [39] Grouped MLP: tensors and rules
- *   [40] Grouped MLP
- *   [41] Op chain: rules and buffers
- *   [42] Op chain
- *   [43] Validate
- *   [44] Router
- *   [45] Permute and combine
+ *   [1]  core/version.h           Version and configuration
+ *   [2]  core/status.h            Status and errors
+ *   [3]  core/dtype.h             Data types
+ *   [4]  formats/scaling.h        Scaling modes
+ *   [5]  core/tensor.h            Sizes, shapes and grouped tensors
+ *   [6]  core/snapshot.h          Prepare and snapshot
+ *   [7]  core/layout.h            Workspace layouts
+ *   [8]  core/cublaslt.h          cuBLASLt's functions
+ *   [9]  core/gemm.h              Grouped GEMM
+ *   [10] core/plan.h              Plan and explain
+ *   [11] core/validation.h        Validation
+ *   [12] layer/types.h            Gated activations
+ *   [13] layer/linear_types.h     Grouped linear
+ *   [14] layer/mlp_types.h        Grouped MLP
+ *   [15] layer/chain_types.h      Op chain
+ *   [16] moe/types.h              MoE operations
+ *   [17] core/api.h               Functions
+ *   [18] core/helpers.h           Helpers
+ *   [19] core/names.h             Names and texts
+ *   [20] formats/convert.h        Conversions
+ *   [21] formats/scale_layout.h   Scale layouts
+ *   [22] core/layouts.h           Layout arithmetic
+ *   [23] core/checks.h            Checks of tensors and matrices
+ *   [24] core/prepare.h           Prepare
+ *   [25] core/problem.h           The problem of a GEMM
+ *   [26] core/tables.h            Backend and quirk tables
+ *   [27] cpu/rows.h               Rows
+ *   [28] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [29] core/explain.h           Explain and plan
+ *   [30] core/product.h           The product of one group
+ *   [31] core/setup.h             Set-up of a grouped cuBLASLt matmul
+ *   [32] cpu/gemm.h               CPU GEMM
+ *   [33] core/dispatch.h          Check and run a GEMM
+ *   [34] core/tune.h              Tune, save and load a plan
+ *   [35] cpu/real.h               Formulas
+ *   [36] layer/formulas.h         Activation formulas
+ *   [37] layer/activation.h       Activations
+ *   [38] layer/linear.h           Grouped linear layer
+ *   [39] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [40] layer/mlp.h              Grouped MLP
+ *   [41] layer/chain_rules.h      Op chain: rules and buffers
+ *   [42] layer/chain.h            Op chain
+ *   [43] cpu/validate.h           Validate
+ *   [44] moe/router.h             Router
+ *   [45] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
 
-/* ==== [1] Version and configuration ==== */
+/* ==== [1] Version and configuration (src/core/version.h) ==== */
 
 #define TEGROUP_VERSION_MAJOR 0
 #define TEGROUP_VERSION_MINOR 1
@@ -142,7 +142,7 @@ struct cublasLtContext;
 #define TEGROUP_MAX_COLS   (INT64_C(1) << 31) /* columns, and elements between rows                        */
 #define TEGROUP_ALIGNMENT  256           /* bytes: every workspace and snapshot, and each item within them */
 
-/* ==== [2] Status and errors ==== */
+/* ==== [2] Status and errors (src/core/status.h) ==== */
 
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
@@ -188,7 +188,7 @@ typedef struct tegroup_error {
 #define TEGROUP_IMPL_NODISCARD
 #endif
 
-/* ==== [3] Data types ==== */
+/* ==== [3] Data types (src/core/dtype.h) ==== */
 
 /* Name, number (stable), bits an element. FP8 and FP4: OCP 8-bit Floating Point 1.0, OCP Microscaling 1.0. */
 #define TEGROUP_DTYPE_LIST(X)                                                                        \
@@ -218,7 +218,7 @@ typedef enum tegroup_space {
     TEGROUP_SPACE_DEVICE = 2
 } tegroup_space;
 
-/* ==== [4] Scaling modes ==== */
+/* ==== [4] Scaling modes (src/formats/scaling.h) ==== */
 
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
  * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
@@ -268,7 +268,7 @@ typedef struct tegroup_scale_extent {
     int64_t bytes;
 } tegroup_scale_extent;
 
-/* ==== [5] Sizes, shapes and grouped tensors ==== */
+/* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor.h) ==== */
 
 /* The three ways in which group sizes are written down. */
 typedef enum tegroup_encoding {
@@ -347,7 +347,7 @@ typedef struct tegroup_matrix {
     tegroup_dtype dtype; /* UNSET = this optional matrix is absent                      */
 } tegroup_matrix;
 
-/* ==== [6] Prepare and snapshot ==== */
+/* ==== [6] Prepare and snapshot (src/core/snapshot.h) ==== */
 
 /* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
  * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
@@ -412,7 +412,7 @@ typedef struct tegroup_prepare_desc {
     size_t         snapshot_bytes; /* >= tegroup_snapshot_layout(...).total_bytes                             */
 } tegroup_prepare_desc;
 
-/* ==== [7] Workspace layouts ==== */
+/* ==== [7] Workspace layouts (src/core/layout.h) ==== */
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
@@ -444,7 +444,7 @@ typedef enum tegroup_setup_item {
     TEGROUP_SETUP_COUNT
 } tegroup_setup_item;
 
-/* ==== [8] cuBLASLt's functions ==== */
+/* ==== [8] cuBLASLt's functions (src/core/cublaslt.h) ==== */
 
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
  * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
@@ -478,7 +478,7 @@ typedef struct tegroup_cublaslt_functions {
 } tegroup_cublaslt_functions;
 #undef TEGROUP_IMPL_MEMBER
 
-/* ==== [9] Grouped GEMM ==== */
+/* ==== [9] Grouped GEMM (src/core/gemm.h) ==== */
 
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
@@ -595,7 +595,7 @@ typedef struct tegroup_gemm_desc {
                                          CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture     */
 } tegroup_gemm_desc;
 
-/* ==== [10] Plan and explain ==== */
+/* ==== [10] Plan and explain (src/core/plan.h) ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -741,7 +741,7 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [11] Validation ==== */
+/* ==== [11] Validation (src/core/validation.h) ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
@@ -779,7 +779,7 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out                                                                             */
 } tegroup_validate_desc;
 
-/* ==== [12] Gated activations ==== */
+/* ==== [12] Gated activations (src/layer/types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
  * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
@@ -833,7 +833,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [13] Grouped linear ==== */
+/* ==== [13] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
@@ -905,7 +905,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [14] Grouped MLP ==== */
+/* ==== [14] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
@@ -1035,7 +1035,7 @@ typedef struct tegroup_mlp_plan {
     tegroup_dtype      dtypes[17];       /* of the desc's tensors and of row_scale: a call's are held against them */
 } tegroup_mlp_plan;
 
-/* ==== [15] Op chain ==== */
+/* ==== [15] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1166,7 +1166,7 @@ typedef struct tegroup_chain_plan {
     tegroup_mlp_plan    mlps[2];
 } tegroup_chain_plan;
 
-/* ==== [16] MoE operations ==== */
+/* ==== [16] MoE operations (src/moe/types.h) ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
@@ -1268,7 +1268,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [17] Functions ==== */
+/* ==== [17] Functions (src/core/api.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1462,7 +1462,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [18] Helpers ==== */
+/* ==== [18] Helpers (src/core/helpers.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1548,7 +1548,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [19] Names and texts ==== */
+/* ==== [19] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1636,7 +1636,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [20] Conversions ==== */
+/* ==== [20] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1769,7 +1769,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [21] Scale layouts ==== */
+/* ==== [21] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1830,7 +1830,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [22] Layout arithmetic ==== */
+/* ==== [22] Layout arithmetic (src/core/layouts.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -1976,7 +1976,7 @@ TEGROUP_API tegroup_status tegroup_cublaslt_setup_layout(int32_t groups, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [23] Checks of tensors and matrices ==== */
+/* ==== [23] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* Which operand of a GEMM a rule is about, and which of its members: the path that an error names. */
 typedef enum tegroup_impl_operand {
@@ -2429,7 +2429,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [24] Prepare ==== */
+/* ==== [24] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2835,7 +2835,7 @@ TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, str
     return TEGROUP_OK;
 }
 
-/* ==== [25] The problem of a GEMM ==== */
+/* ==== [25] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, tegroup_impl_operand operand,
@@ -3105,7 +3105,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return TEGROUP_OK;
 }
 
-/* ==== [26] Backend and quirk tables ==== */
+/* ==== [26] Backend and quirk tables (src/core/tables.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3211,7 +3211,7 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     return 0;
 }
 
-/* ==== [27] Rows ==== */
+/* ==== [27] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3317,7 +3317,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [28] CPU GEMM kernel ==== */
+/* ==== [28] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3603,7 +3603,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [29] Explain and plan ==== */
+/* ==== [29] Explain and plan (src/core/explain.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4113,7 +4113,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [30] The product of one group ==== */
+/* ==== [30] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -4218,7 +4218,7 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [31] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [31] Set-up of a grouped cuBLASLt matmul (src/core/setup.h) ==== */
 
 /* What becomes of one group. Row-major D = A' B' is column-major D^T = B'^T A'^T, so that cuBLASLt's A is the
  * descriptor's b, and a leading dimension is a row's. Some groups are kept from it (they get no columns of D, as an
@@ -4505,7 +4505,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [32] CPU GEMM ==== */
+/* ==== [32] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -4768,7 +4768,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [33] Check and run a GEMM ==== */
+/* ==== [33] Check and run a GEMM (src/core/dispatch.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5051,7 +5051,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [34] Tune, save and load a plan ==== */
+/* ==== [34] Tune, save and load a plan (src/core/tune.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5196,7 +5196,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [35] Formulas ==== */
+/* ==== [35] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5237,7 +5237,7 @@ TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, in
     return x > best || (x == best && i < best_index);
 }
 
-/* ==== [36] Activation formulas ==== */
+/* ==== [36] Activation formulas (src/layer/formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -5544,7 +5544,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [37] Activations ==== */
+/* ==== [37] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -5853,7 +5853,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [38] Grouped linear layer ==== */
+/* ==== [38] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -6291,7 +6291,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_linear_call(plan, desc, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [39] Grouped MLP: tensors and rules ==== */
+/* ==== [39] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name. */
 /* clang-format off */
@@ -6661,7 +6661,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return TEGROUP_OK;
 }
 
-/* ==== [40] Grouped MLP ==== */
+/* ==== [40] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A product of a call, and its plan. */
 typedef struct tegroup_impl_mlp_product {
@@ -7158,7 +7158,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(plan, desc, 1, stream, error);
 }
 
-/* ==== [41] Op chain: rules and buffers ==== */
+/* ==== [41] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -7593,7 +7593,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [42] Op chain ==== */
+/* ==== [42] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -8099,7 +8099,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [43] Validate ==== */
+/* ==== [43] Validate (src/cpu/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -8270,7 +8270,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [44] Router ==== */
+/* ==== [44] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -8574,7 +8574,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [45] Permute and combine ==== */
+/* ==== [45] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
