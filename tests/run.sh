@@ -24,8 +24,9 @@ skips() {
     }
     END {
         for (i = 1; i <= n; i++) {
-            more = count[order[i]] > 1 ? " and " count[order[i]] - 1 " more" : ""
-            printf "    skip %s%s: %s\n", first[order[i]], more, order[i]
+            reason = order[i]; others = count[reason] - 1; name = first[reason]
+            if (others) { name = name " and " others " more"; sub(/^needs /, "need ", reason) }
+            print "    skip", name, reason
         }
     }' "$1"
 }

@@ -177,7 +177,7 @@ if command -v "$nvcc" > /dev/null; then
     cell 'nvcc mismatched pair' 'different versions' "$mismatch && $nvcc -x cu -I. -c $unit -o unit.o"
     cell 'nvcc tegroup_cuda.cuh alone' 'include tegroup.h' "$nvcc -x cu -c $root/tegroup_cuda.cuh -o unit.o"
 else
-    skip 'nvcc' 'needs nvcc: NVCC=$(tests/compile/toolkit.sh 13.0)'
+    skip 'nvcc' 'needs nvcc: export NVCC=$(tests/compile/toolkit.sh 13.0)'
 fi
 
 xargs -n 1 -P "${1:-2}" sh "$0" --cell < "$work/cells"

@@ -46,7 +46,7 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     case $command in "nvcc "*"$1"* | "make lib && "*"$1"*) code=0 ;; *) code=1 ;; esac
     echo "the first line is: $(head -n 1 "$1")" > "$work/log"
     report $code "$1 opens with its commands"
-    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc: NVCC=\$(tests/compile/toolkit.sh 13.0)"; return; fi
+    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc: export NVCC=\$(tests/compile/toolkit.sh 13.0)"; return; fi
     if [ -z "$gpu" ]; then
         case $1 in
         *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-gencode arch=compute_80,code=compute_80|-DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
