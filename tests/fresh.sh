@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # make check-fresh: the commands that README.md opens with, in a bare Debian 12 with gcc, make and git, on two cores, in a clone of
 # what is committed. Prints for each its exit status, its seconds, those of the CPU and its last lines. The exit status is 1 if a
-# command failed. The bare system stays in FRESH_ROOT (build/debian) for the next time; MIRROR is where it comes from.
+# command failed. The bare system stays in build/debian for the next time; MIRROR is where it comes from.
 set -eu
 cd "$(dirname "$0")/.."
-root=${FRESH_ROOT:-$PWD/build/debian}
-[ "$(id -u)" = 0 ] || { echo "check-fresh needs root, to change it: sudo make check-fresh"; exit 2; }
+root=$PWD/build/debian
+[ "$(id -u)" = 0 ] || { echo "check-fresh needs root, for debootstrap and chroot: sudo make check-fresh"; exit 2; }
 command -v debootstrap >/dev/null || { echo "check-fresh needs debootstrap: apt-get install debootstrap"; exit 2; }
 
 inside() { # a command line: run in the bare system, which sees no variable and no other file of this one
@@ -33,7 +33,7 @@ while read -r command; do
     log=$root/root/${command// /-}.log
     code=0
     TIMEFORMAT='%0R s, of the CPU %0U s and %0S s for the system'
-    taken=$( { time taskset --cpu-list 0,1 bash -c "$(declare -f inside); root='$root'; inside 'cd /root/tegroup && $command'" >"$log" 2>&1; } 2>&1) || code=$?
+    taken=$( { time taskset --cpu-list 0,1 bash -c "$(declare -f inside); root='$root'; inside 'cd /root/tegroup && $command'" >"$log" 2>&1 </dev/null; } 2>&1) || code=$?
     echo "$command: exit status $code, $taken; its last lines:"
     tail -n 25 "$log" | sed 's/^/    /'
     [ $code -eq 0 ] || failed=1
