@@ -29,61 +29,61 @@
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
 
-/* Map: search for the number in brackets.
+/* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1] Version and configuration
- *   [2] Status and errors
- *   [3] Data types
- *   [4] Scaling modes
- *   [5] Sizes, shapes and grouped tensors
- *   [6] Prepare and snapshot
- *   [7] Workspace layouts
- *   [8] cuBLASLt's functions
- *   [9] Options
- *   [10] Grouped GEMM
- *   [11] Plan and explain
- *   [12] Validation
- *   [13] Gated activations
- *   [14] Grouped linear
- *   [15] Grouped MLP
- *   [16] Op chain
- *   [17] MoE operations
- *   [18] Functions
- *   [19] Helpers
- *   [20] Names and texts
- *   [21] Constructors
- *   [22] Conversions
- *   [23] Scale layouts
- *   [24] Layout arithmetic
- *   [25] Checks of tensors and matrices
- *   [26] What a call writes lies apart
- *   [27] Prepare
- *   [28] The problem of a GEMM
- *   [29] Backend and quirk tables
- *   [30] Rows
- *   [31] CPU GEMM kernel
- *   [32] Set-up of a grouped cuBLASLt matmul
- *   [33] Explain and plan
- *   [34] The product of one group
- *   [35] CPU GEMM
- *   [36] Check and run a GEMM
- *   [37] Tune, save and load a plan
- *   [38] Formulas
- *   [39] Activation formulas
- *   [40] Activations
- *   [41] Grouped linear layer
- *   [42] Grouped MLP: tensors and rules
- *   [43] Grouped MLP
- *   [44] Op chain: rules and buffers
- *   [45] Op chain
- *   [46] Validate
- *   [47] Router
- *   [48] Permute and combine
+ *   [1]  core/version.h           Version and configuration
+ *   [2]  core/status.h            Status and errors
+ *   [3]  core/dtype.h             Data types
+ *   [4]  formats/scaling.h        Scaling modes
+ *   [5]  core/tensor.h            Sizes, shapes and grouped tensors
+ *   [6]  core/snapshot.h          Prepare and snapshot
+ *   [7]  core/layout.h            Workspace layouts
+ *   [8]  core/cublaslt.h          cuBLASLt's functions
+ *   [9]  core/options.h           Options
+ *   [10] core/gemm.h              Grouped GEMM
+ *   [11] core/plan.h              Plan and explain
+ *   [12] core/validation.h        Validation
+ *   [13] layer/types.h            Gated activations
+ *   [14] layer/linear_types.h     Grouped linear
+ *   [15] layer/mlp_types.h        Grouped MLP
+ *   [16] layer/chain_types.h      Op chain
+ *   [17] moe/types.h              MoE operations
+ *   [18] core/api.h               Functions
+ *   [19] core/helpers.h           Helpers
+ *   [20] core/names.h             Names and texts
+ *   [21] core/constructors.h      Constructors
+ *   [22] formats/convert.h        Conversions
+ *   [23] formats/scale_layout.h   Scale layouts
+ *   [24] core/layouts.h           Layout arithmetic
+ *   [25] core/checks.h            Checks of tensors and matrices
+ *   [26] core/apart.h             What a call writes lies apart
+ *   [27] core/prepare.h           Prepare
+ *   [28] core/problem.h           The problem of a GEMM
+ *   [29] core/tables.h            Backend and quirk tables
+ *   [30] cpu/rows.h               Rows
+ *   [31] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [32] core/setup.h             Set-up of a grouped cuBLASLt matmul
+ *   [33] core/explain.h           Explain and plan
+ *   [34] core/product.h           The product of one group
+ *   [35] cpu/gemm.h               CPU GEMM
+ *   [36] core/dispatch.h          Check and run a GEMM
+ *   [37] core/tune.h              Tune, save and load a plan
+ *   [38] cpu/real.h               Formulas
+ *   [39] layer/formulas.h         Activation formulas
+ *   [40] layer/activation.h       Activations
+ *   [41] layer/linear.h           Grouped linear layer
+ *   [42] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [43] layer/mlp.h              Grouped MLP
+ *   [44] layer/chain_rules.h      Op chain: rules and buffers
+ *   [45] layer/chain.h            Op chain
+ *   [46] cpu/validate.h           Validate
+ *   [47] moe/router.h             Router
+ *   [48] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
 
-/* ==== [1] Version and configuration ==== */
+/* ==== [1] Version and configuration (src/core/version.h) ==== */
 
 #define TEGROUP_VERSION_MAJOR 0
 #define TEGROUP_VERSION_MINOR 1
@@ -145,7 +145,7 @@ struct cublasLtContext;
 #define TEGROUP_MAX_COLS   (INT64_C(1) << 31) /* columns, and elements between rows                        */
 #define TEGROUP_ALIGNMENT  256           /* bytes: every workspace and snapshot, and each item within them */
 
-/* ==== [2] Status and errors ==== */
+/* ==== [2] Status and errors (src/core/status.h) ==== */
 
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
@@ -212,7 +212,7 @@ typedef enum tegroup_check_level {
 #define TEGROUP_IMPL_NODISCARD
 #endif
 
-/* ==== [3] Data types ==== */
+/* ==== [3] Data types (src/core/dtype.h) ==== */
 
 /* Name, number (stable), bits an element. FP8 and FP4: OCP 8-bit Floating Point 1.0, OCP Microscaling 1.0. */
 #define TEGROUP_DTYPE_LIST(X)                                                                        \
@@ -242,7 +242,7 @@ typedef enum tegroup_space {
     TEGROUP_SPACE_DEVICE = 2
 } tegroup_space;
 
-/* ==== [4] Scaling modes ==== */
+/* ==== [4] Scaling modes (src/formats/scaling.h) ==== */
 
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
  * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
@@ -292,7 +292,7 @@ typedef struct tegroup_scale_extent {
     int64_t bytes;
 } tegroup_scale_extent;
 
-/* ==== [5] Sizes, shapes and grouped tensors ==== */
+/* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor.h) ==== */
 
 /* The three ways in which group sizes are written down. */
 typedef enum tegroup_encoding {
@@ -373,7 +373,7 @@ typedef struct tegroup_matrix {
     tegroup_dtype dtype; /* UNSET = this optional matrix is absent                      */
 } tegroup_matrix;
 
-/* ==== [6] Prepare and snapshot ==== */
+/* ==== [6] Prepare and snapshot (src/core/snapshot.h) ==== */
 
 /* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
  * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
@@ -445,7 +445,7 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
 
-/* ==== [7] Workspace layouts ==== */
+/* ==== [7] Workspace layouts (src/core/layout.h) ==== */
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
@@ -463,7 +463,7 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* ==== [8] cuBLASLt's functions ==== */
+/* ==== [8] cuBLASLt's functions (src/core/cublaslt.h) ==== */
 
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
  * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
@@ -497,7 +497,7 @@ typedef struct tegroup_cublaslt_functions {
 } tegroup_cublaslt_functions;
 #undef TEGROUP_IMPL_MEMBER
 
-/* ==== [9] Options ==== */
+/* ==== [9] Options (src/core/options.h) ==== */
 
 /* The type in which products are summed. */
 typedef enum tegroup_compute {
@@ -554,7 +554,7 @@ typedef struct tegroup_options {
                                           CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
 } tegroup_options;
 
-/* ==== [10] Grouped GEMM ==== */
+/* ==== [10] Grouped GEMM (src/core/gemm.h) ==== */
 
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
@@ -616,7 +616,7 @@ typedef struct tegroup_gemm_desc {
     tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;
 
-/* ==== [11] Plan and explain ==== */
+/* ==== [11] Plan and explain (src/core/plan.h) ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -765,7 +765,7 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [12] Validation ==== */
+/* ==== [12] Validation (src/core/validation.h) ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
@@ -803,7 +803,7 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out                                                                             */
 } tegroup_validate_desc;
 
-/* ==== [13] Gated activations ==== */
+/* ==== [13] Gated activations (src/layer/types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
  * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
@@ -862,7 +862,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [14] Grouped linear ==== */
+/* ==== [14] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
@@ -915,7 +915,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [15] Grouped MLP ==== */
+/* ==== [15] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
@@ -1042,7 +1042,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [16] Op chain ==== */
+/* ==== [16] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1167,7 +1167,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [17] MoE operations ==== */
+/* ==== [17] MoE operations (src/moe/types.h) ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
  * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
@@ -1279,7 +1279,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [18] Functions ==== */
+/* ==== [18] Functions (src/core/api.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1501,7 +1501,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [19] Helpers ==== */
+/* ==== [19] Helpers (src/core/helpers.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1621,7 +1621,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [20] Names and texts ==== */
+/* ==== [20] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1745,7 +1745,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [21] Constructors ==== */
+/* ==== [21] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -1796,7 +1796,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [22] Conversions ==== */
+/* ==== [22] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1929,7 +1929,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [23] Scale layouts ==== */
+/* ==== [23] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1989,7 +1989,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [24] Layout arithmetic ==== */
+/* ==== [24] Layout arithmetic (src/core/layouts.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2106,7 +2106,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [25] Checks of tensors and matrices ==== */
+/* ==== [25] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2578,7 +2578,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [26] What a call writes lies apart ==== */
+/* ==== [26] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -2691,7 +2691,7 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
-/* ==== [27] Prepare ==== */
+/* ==== [27] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -3232,7 +3232,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [28] The problem of a GEMM ==== */
+/* ==== [28] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -3530,7 +3530,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [29] Backend and quirk tables ==== */
+/* ==== [29] Backend and quirk tables (src/core/tables.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3636,7 +3636,7 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     return 0;
 }
 
-/* ==== [30] Rows ==== */
+/* ==== [30] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3742,7 +3742,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [31] CPU GEMM kernel ==== */
+/* ==== [31] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -4028,7 +4028,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [32] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [32] Set-up of a grouped cuBLASLt matmul (src/core/setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4346,7 +4346,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [33] Explain and plan ==== */
+/* ==== [33] Explain and plan (src/core/explain.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4899,7 +4899,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [34] The product of one group ==== */
+/* ==== [34] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -5020,7 +5020,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [35] CPU GEMM ==== */
+/* ==== [35] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -5283,7 +5283,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [36] Check and run a GEMM ==== */
+/* ==== [36] Check and run a GEMM (src/core/dispatch.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5627,7 +5627,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [37] Tune, save and load a plan ==== */
+/* ==== [37] Tune, save and load a plan (src/core/tune.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5777,7 +5777,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [38] Formulas ==== */
+/* ==== [38] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5808,7 +5808,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [39] Activation formulas ==== */
+/* ==== [39] Activation formulas (src/layer/formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -6114,7 +6114,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [40] Activations ==== */
+/* ==== [40] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -6462,7 +6462,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [41] Grouped linear layer ==== */
+/* ==== [41] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -6901,7 +6901,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [42] Grouped MLP: tensors and rules ==== */
+/* ==== [42] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -7220,7 +7220,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [43] Grouped MLP ==== */
+/* ==== [43] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -7857,7 +7857,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [44] Op chain: rules and buffers ==== */
+/* ==== [44] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -8381,7 +8381,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [45] Op chain ==== */
+/* ==== [45] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -9004,7 +9004,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [46] Validate ==== */
+/* ==== [46] Validate (src/cpu/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -9173,7 +9173,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [47] Router ==== */
+/* ==== [47] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -9535,7 +9535,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [48] Permute and combine ==== */
+/* ==== [48] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

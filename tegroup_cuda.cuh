@@ -6,40 +6,40 @@
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
 
-/* Map: search for the number in brackets.
+/* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1] Guards and version
- *   [2] Launching
- *   [3] Prepare kernel
- *   [4] Rows on the GPU
- *   [5] Activation kernels
- *   [6] Router: a warp's batch of tokens
- *   [7] Router kernels
- *   [8] Permute and combine kernels
- *   [9] Validate kernels
- *   [10] GPU calls
- *   [11] cuBLASLt: functions, descriptors, algorithms
- *   [12] Set-up kernel of a grouped cuBLASLt matmul
- *   [13] cublaslt_grouped
- *   [14] cublaslt_loop
- *   [15] Portable GEMM: tiles
- *   [16] Portable GEMM: the kernels
- *   [17] Portable GEMM: the FP32 kernel
- *   [18] Portable GEMM: plan and launch
- *   [19] Hopper's instructions
- *   [20] Hopper GEMM: tiles
- *   [21] Hopper GEMM: what becomes of sums
- *   [22] Hopper GEMM: a block
- *   [23] Hopper GEMM: operands to shared memory
- *   [24] Hopper GEMM: results from shared memory
- *   [25] Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [26] Hopper GEMM: kernels, and which one a plan takes
- *   [27] Hopper GEMM: plan and launch
- *   [28] GPU backends: plan, check and run
- *   [29] GPU backends: choosing an algorithm
+ *   [1]  cuda/guards.h            Guards and version
+ *   [2]  cuda/launch.h            Launching
+ *   [3]  cuda/prepare.h           Prepare kernel
+ *   [4]  cuda/rows.h              Rows on the GPU
+ *   [5]  cuda/activation.h        Activation kernels
+ *   [6]  cuda/router_batch.h      Router: a warp's batch of tokens
+ *   [7]  cuda/router.h            Router kernels
+ *   [8]  cuda/permutation.h       Permute and combine kernels
+ *   [9]  cuda/validate.h          Validate kernels
+ *   [10] cuda/call.h              GPU calls
+ *   [11] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [12] cuda/setup.h             Set-up kernel of a grouped cuBLASLt matmul
+ *   [13] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [14] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [15] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [16] cuda/portable.h          Portable GEMM: the kernels
+ *   [17] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [18] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [19] cuda/hopper.h            Hopper's instructions
+ *   [20] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [21] cuda/sm90_results.h      Hopper GEMM: what becomes of sums
+ *   [22] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [23] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [24] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [25] cuda/sm90.h              Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [26] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
+ *   [27] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [28] cuda/dispatch.h          GPU backends: plan, check and run
+ *   [29] cuda/tune.h              GPU backends: choosing an algorithm
  */
 
-/* ==== [1] Guards and version ==== */
+/* ==== [1] Guards and version (src/cuda/guards.h) ==== */
 
 #ifndef TEGROUP_CUDA_CUH
 #define TEGROUP_CUDA_CUH
@@ -61,7 +61,7 @@
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_CUDA_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_CUDA_IMPLEMENTATION_INCLUDED
 
-/* ==== [2] Launching ==== */
+/* ==== [2] Launching (src/cuda/launch.h) ==== */
 
 #include <cuda_runtime.h>
 
@@ -154,7 +154,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
                                            "options.workspace", error);
 }
 
-/* ==== [3] Prepare kernel ==== */
+/* ==== [3] Prepare kernel (src/cuda/prepare.h) ==== */
 
 /* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
  * give the same integers in any order, so the snapshot equals the host's bit for bit. */
@@ -326,7 +326,7 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
                                     "stream", "the prepare kernel must launch", error);
 }
 
-/* ==== [4] Rows on the GPU ==== */
+/* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
 /* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
  * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
@@ -565,7 +565,7 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [5] Activation kernels ==== */
+/* ==== [5] Activation kernels (src/cuda/activation.h) ==== */
 
 static __device__ __forceinline__ float tegroup_impl_activation(tegroup_activation kind, bool half, float alpha,
                                                                float limit, float gate, float up) {
@@ -984,7 +984,7 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [6] Router: a warp's batch of tokens ==== */
+/* ==== [6] Router: a warp's batch of tokens (src/cuda/router_batch.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
  * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
@@ -1403,7 +1403,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [7] Router kernels ==== */
+/* ==== [7] Router kernels (src/cuda/router.h) ==== */
 
 /* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
  * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
@@ -1996,7 +1996,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [8] Permute and combine kernels ==== */
+/* ==== [8] Permute and combine kernels (src/cuda/permutation.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2369,7 +2369,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [9] Validate kernels ==== */
+/* ==== [9] Validate kernels (src/cuda/validate.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -2500,7 +2500,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [10] GPU calls ==== */
+/* ==== [10] GPU calls (src/cuda/call.h) ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2765,7 +2765,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [11] cuBLASLt: functions, descriptors, algorithms ==== */
+/* ==== [11] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3014,7 +3014,7 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul ==== */
+/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/setup.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3052,7 +3052,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [13] cublaslt_grouped ==== */
+/* ==== [13] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -3235,7 +3235,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [14] cublaslt_loop ==== */
+/* ==== [14] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
@@ -3486,7 +3486,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [15] Portable GEMM: tiles ==== */
+/* ==== [15] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -3733,7 +3733,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [16] Portable GEMM: the kernels ==== */
+/* ==== [16] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4245,7 +4245,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [17] Portable GEMM: the FP32 kernel ==== */
+/* ==== [17] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4296,7 +4296,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [18] Portable GEMM: plan and launch ==== */
+/* ==== [18] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -4467,7 +4467,7 @@ static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_ge
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [19] Hopper's instructions ==== */
+/* ==== [19] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -4676,7 +4676,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [20] Hopper GEMM: tiles ==== */
+/* ==== [20] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -5177,7 +5177,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [21] Hopper GEMM: what becomes of sums ==== */
+/* ==== [21] Hopper GEMM: what becomes of sums (src/cuda/sm90_results.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5383,7 +5383,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [22] Hopper GEMM: a block ==== */
+/* ==== [22] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5492,7 +5492,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [23] Hopper GEMM: operands to shared memory ==== */
+/* ==== [23] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5707,7 +5707,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [24] Hopper GEMM: results from shared memory ==== */
+/* ==== [24] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5868,7 +5868,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel ==== */
+/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6264,7 +6264,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [26] Hopper GEMM: kernels, and which one a plan takes ==== */
+/* ==== [26] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
@@ -6681,7 +6681,7 @@ static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, cons
            && (double)p->n * (double)p->k >= 3e6;
 }
 
-/* ==== [27] Hopper GEMM: plan and launch ==== */
+/* ==== [27] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -6981,7 +6981,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [28] GPU backends: plan, check and run ==== */
+/* ==== [28] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -7104,7 +7104,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [29] GPU backends: choosing an algorithm ==== */
+/* ==== [29] GPU backends: choosing an algorithm (src/cuda/tune.h) ==== */
 
 /* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {

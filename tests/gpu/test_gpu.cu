@@ -143,7 +143,7 @@ TEST(gpu, a_backends) {
         ASSERT_TRUE(v.field != NULL && v.rule != NULL);
         const long version = (long)cublasLtGetVersion();
         if (v.status == TEGROUP_ERROR_NOT_BUILT) {
-            printf("skip gpu_%s not part of this build\n", tegroup_backend_name(backends[b]));
+            printf("skip gpu_%s needs a build that has it\n", tegroup_backend_name(backends[b]));
         } else {
             ASSERT_EQ(TEGROUP_BACKEND_CUBLASLT_GROUPED, backends[b]);
             ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, v.status);
@@ -151,7 +151,7 @@ TEST(gpu, a_backends) {
             ASSERT_EQ(version, (long)v.got);
             ASSERT_GT((long)v.expected, version);
             ASSERT_GE((long)v.expected, 130300);
-            printf("skip gpu_%s skipped: cuBLASLt %ld.%ld lacks grouped matmul\n", tegroup_backend_name(backends[b]), version / 10000, version / 100 % 100);
+            printf("skip gpu_%s needs cuBLASLt %ld, not %ld: CUBLAS_HOME=FOLDER\n", tegroup_backend_name(backends[b]), (long)v.expected, version);
         }
     }
     ASSERT_TRUE(getenv("TEGROUP_TEST_BACKENDS") != NULL || backend_here(TEGROUP_BACKEND_PORTABLE));

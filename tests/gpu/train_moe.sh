@@ -7,8 +7,8 @@ set -u
 export OMP_WAIT_POLICY=passive
 cd "$(dirname "$0")/../.."
 nvcc=${NVCC:-$(command -v nvcc || true)}
-[ -n "$nvcc" ] || { echo "skip gpu_train_moe nvcc not found"; exit 0; }
-nvidia-smi >/dev/null 2>&1 || { echo "skip gpu_train_moe no GPU"; exit 0; }
+nvidia-smi >/dev/null 2>&1 || { echo "skip gpu_train_moe needs a GPU"; exit 0; }
+[ -n "$nvcc" ] || { echo "skip gpu_train_moe needs nvcc: set NVCC or put it on PATH"; exit 0; }
 mkdir -p build
 scratch=$(mktemp -d build/test_train_moe_gpu.XXXXXX) || exit 1
 trap 'rm -rf "$scratch"' EXIT
