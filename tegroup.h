@@ -2347,28 +2347,88 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
+/* What a snapshot must be of, to serve a tensor. */
+typedef struct tegroup_impl_fit {
+    const tegroup_snapshot_header *header; /* NULL: the tensor has none */
+    int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
+    int32_t groups, irregular;
+} tegroup_impl_fit;
+
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of(const tegroup_tensor *t) {
+    const int bounded = tegroup_impl_irregular(&t->shape)
+                        && !tegroup_impl_listed(t); /* of others nothing is read but rows and columns */
+    tegroup_impl_fit fit;
+    fit.header = t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&t->shape)
+                     ? (const tegroup_snapshot_header *)t->shape.snapshot
+                     : NULL;
+    fit.rows = t->shape.rows;
+    fit.cols = tegroup_impl_irregular(&t->shape) ? t->shape.cols : INT64_MAX;
+    fit.elements = bounded ? t->shape.elements : INT64_MAX;
+    fit.ld = bounded ? t->ld : -1;
+    fit.groups = t->shape.groups;
+    fit.irregular = tegroup_impl_irregular(&t->shape);
+    return fit;
+}
+
+/* The same of a tensor that is known to be regular. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit *of) {
+    tegroup_impl_fit fit = *of;
+    fit.cols = fit.elements = INT64_MAX;
+    fit.ld = -1;
+    fit.irregular = 0;
+    return fit;
+}
+
+/* The same of one that is read without its shape, for a matrix of so many rows. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, int64_t rows) {
+    tegroup_impl_fit fit;
+    fit.header = (const tegroup_snapshot_header *)snapshot;
+    fit.rows = rows;
+    fit.cols = fit.elements = INT64_MAX;
+    fit.ld = -1;
+    fit.groups = fit.header ? (int32_t)tegroup_impl_clamp(fit.header->groups, 0, TEGROUP_MAX_GROUPS) : 0;
+    fit.irregular = fit.header && fit.header->irregular != 0;
+    return fit;
+}
+
+/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is broken, a kernel takes
+ * a snapshot that breaks one for none. In host memory or not, nothing else of it is read before. */
+#define TEGROUP_IMPL_FIT_RULES(RULE, rows_words)                                                                       \
+    RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
+         header->magic)                                                                                                \
+    RULE(header->groups == fit->groups, "must be of as many groups", fit->groups, header->groups)                      \
+    RULE(header->capacity_rows <= fit->rows, rows_words, fit->rows, header->capacity_rows)                             \
+    RULE(header->irregular == fit->irregular,                                                                          \
+         "must be of a shape with col_sizes or elements just when this one has them", fit->irregular,                  \
+         header->irregular)                                                                                            \
+    RULE(header->capacity_cols <= fit->cols, "must be prepared for at most shape.cols columns", fit->cols,             \
+         header->capacity_cols)                                                                                        \
+    RULE(header->capacity_elements <= fit->elements, "must be prepared for at most shape.elements elements",           \
+         fit->elements, header->capacity_elements)                                                                     \
+    RULE(fit->ld < 0 || header->ld == fit->ld, "must be prepared with this ld", fit->ld, header->ld)
+
+TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
+    const tegroup_snapshot_header *header = fit->header;
+#define TEGROUP_IMPL_AND(holds, words, expected, got) &&(holds)
+    return !header || (1 TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_AND, ""));
+#undef TEGROUP_IMPL_AND
+}
+
+static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
+                                                    const char *rows_words, tegroup_error *error) {
+    const tegroup_snapshot_header *header = fit->header;
+#define TEGROUP_IMPL_REFUSE(holds, words, expected, got)                                                               \
+    TEGROUP_IMPL_RULE(holds, ERROR_CAPACITY, field, words, expected, got);
+    TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_REFUSE, rows_words)
+#undef TEGROUP_IMPL_REFUSE
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                          tegroup_check_level level, tegroup_error *error) {
-    const tegroup_shape *shape = &t->shape;
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->groups == shape->groups, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be of as many groups", shape->groups, header->groups);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
-    TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be of a shape with col_sizes or elements just when this one has them",
-                      tegroup_impl_irregular(shape), header->irregular);
-    if (header->irregular) {
-        TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->capacity_elements <= shape->elements, ERROR_CAPACITY,
-                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
-                          shape->elements, header->capacity_elements);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared with this ld", t->ld, header->ld);
-    }
+    const tegroup_impl_fit made = tegroup_impl_fit_of(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
+                                            "must be prepared for at most shape.rows rows", error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
     return TEGROUP_OK;
 }
@@ -2397,8 +2457,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
- * caller's that it was prepared for this shape. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one that was
+ * not prepared for this shape they write nothing. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
@@ -2545,15 +2605,12 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
 /* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
-                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
-                      "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
-    return TEGROUP_OK;
+    fit = tegroup_impl_fit_of_rows(snapshot, rows);
+    return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
 }
 
 /* The workspace of an operation on matrices: large enough, and apart from each of them. */
@@ -4131,6 +4188,7 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
+    int32_t fit_count;    /* of fits: most often one snapshot serves all operands                      */
     int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
     int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
                              where the quirk that says so is ignored                                       */
@@ -4140,6 +4198,7 @@ typedef struct tegroup_impl_setup_call {
     tegroup_impl_setup_items items;
     tegroup_impl_setup_scalar alpha, beta;
     tegroup_impl_setup_operand a, b, d, c;
+    tegroup_impl_fit fits[4]; /* the snapshots that are read, each once */
 } tegroup_impl_setup_call;
 
 static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
@@ -4173,6 +4232,24 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
     return made;
 }
 
+/* A snapshot that is not among the fits yet. */
+static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
+    int32_t i;
+    if (!fit.header) return;
+    for (i = 0; i < call->fit_count; i++)
+        if (memcmp(&call->fits[i], &fit, sizeof fit) == 0) return;
+    call->fits[call->fit_count++] = fit;
+}
+
+/* Whether all of them are what tegroup_prepare wrote; if not, every group is skipped. */
+TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *call) {
+    int32_t i;
+    for (i = 0; i < call->fit_count; i++)
+        if (!tegroup_impl_fits(&call->fits[i])) return 0;
+    return 1;
+}
+
 /* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
  * there. */
 static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
@@ -4196,7 +4273,11 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
     call.d = tegroup_impl_setup_operand_of(&desc->d, &views[TEGROUP_IMPL_D]);
     call.usual = !call.separate_c && !call.alpha.at && !call.a.cols_at && !call.b.cols_at && !call.d.cols_at
                  && !call.a.pointers && !call.b.pointers && !call.d.pointers;
+    tegroup_impl_setup_fit(&desc->a, &call);
+    tegroup_impl_setup_fit(&desc->b, &call);
+    tegroup_impl_setup_fit(&desc->d, &call);
     if (!call.separate_c) return call;
+    tegroup_impl_setup_fit(&desc->c, &call);
     call.beta = tegroup_impl_setup_scalar_of(&desc->beta, beta);
     call.c = tegroup_impl_setup_operand_of(&desc->c, &views[TEGROUP_IMPL_C]);
     return call;
@@ -4207,22 +4288,24 @@ typedef struct tegroup_impl_setup_part {
     int64_t rows, cols, begin, base, ld;
 } tegroup_impl_setup_part;
 
-/* list[g] of a ragged operand. Written so because some of the compiler's own loads wait until others are there. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t ragged, const int64_t *list, int32_t g, int64_t otherwise) {
+/* list[g] where there is one. Written so because some of the compiler's own loads wait until others are there. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *list, int32_t g, int64_t otherwise) {
 #if defined(__CUDA_ARCH__)
     asm volatile("{.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p ld.global.s64 %0, [%2];}"
                  : "+l"(otherwise)
-                 : "r"(ragged), "l"(list + g));
+                 : "r"(there), "l"(list + g));
     return otherwise;
 #else
-    return ragged ? list[g] : otherwise;
+    return there ? list[g] : otherwise;
 #endif
 }
 
-TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int32_t g) {
+/* Not prepared: the group is skipped, and nothing of the snapshots is read. */
+TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int prepared,
+                                                                int32_t g) {
     tegroup_impl_setup_part part;
-    part.rows = tegroup_impl_setup_load(o->ragged, o->rows_at, g, o->rows);
-    part.begin = tegroup_impl_setup_load(o->ragged, o->begin_at, g, g);
+    part.rows = tegroup_impl_setup_load(o->ragged && prepared, o->rows_at, g, prepared ? o->rows : -1);
+    part.begin = tegroup_impl_setup_load(o->ragged && prepared, o->begin_at, g, o->ragged ? 0 : g);
     part.cols = o->cols;
     part.base = (int64_t)(uintptr_t)o->data;
     part.ld = o->ld;
@@ -4230,9 +4313,9 @@ TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_im
 }
 
 /* What it has of its own in other than the usual case. */
-TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int32_t g,
+TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int prepared, int32_t g,
                                                   tegroup_impl_setup_part *part) {
-    if (o->cols_at) part->cols = o->cols_at[g];
+    if (o->cols_at && prepared) part->cols = o->cols_at[g];
     if (o->pointers) part->base = (int64_t)(uintptr_t)o->pointers[g];
     if (o->ld == 0) part->ld = tegroup_impl_max(1, part->cols);
 }
@@ -4257,9 +4340,11 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
  * call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
-    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD;
-    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, g), b = tegroup_impl_setup_read(&call->b, g),
-                            d = tegroup_impl_setup_read(&call->d, g), c;
+    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
+              prepared = tegroup_impl_setup_prepared(call);
+    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
+                            b = tegroup_impl_setup_read(&call->b, prepared, g),
+                            d = tegroup_impl_setup_read(&call->d, prepared, g), c;
     int64_t m, n, k, at_a, at_b, at_c, at_d;
     int narrow; /* cuBLASLt's stores would reach past D's columns */
     s->alpha = call->alpha.value;
@@ -4267,9 +4352,9 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     if (!usual) {
         s->alpha = tegroup_impl_setup_number(&call->alpha, g);
         s->beta = tegroup_impl_setup_number(&call->beta, g);
-        tegroup_impl_setup_read_more(&call->a, g, &a);
-        tegroup_impl_setup_read_more(&call->b, g, &b);
-        tegroup_impl_setup_read_more(&call->d, g, &d);
+        tegroup_impl_setup_read_more(&call->a, prepared, g, &a);
+        tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
+        tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
     }
     m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
     n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
@@ -4279,8 +4364,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
     c.ld = d.ld;
     if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
-        c = tegroup_impl_setup_read(&call->c, g);
-        tegroup_impl_setup_read_more(&call->c, g, &c);
+        c = tegroup_impl_setup_read(&call->c, prepared, g);
+        tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
         at_c = tegroup_impl_setup_address(&call->c, &c);
         m = tegroup_impl_min(m, c.rows);
         n = tegroup_impl_min(n, c.cols);
@@ -9032,12 +9117,10 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
 
 /* A snapshot that fits the tensor, or a view of nothing. */
 TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)t->shape.snapshot;
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
-    if (header->magic != TEGROUP_SNAPSHOT_MAGIC || header->groups != t->shape.groups || header->irregular != 0
-        || header->capacity_rows > t->shape.rows)
-        return view;
+    if (!tegroup_impl_fits(&fit)) return view;
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
 }
 

@@ -455,12 +455,11 @@ struct tegroup_impl_units {
     __device__ tegroup_impl_units(const void *snapshot, int64_t matrix_rows)
         : start(NULL), rows(NULL), prefix(NULL), capacity(matrix_rows),
           count(tegroup_impl_ceil_div(matrix_rows, TEGROUP_IMPL_ROWS_UNIT)), groups(0) {
-        const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-        if (!header) return;
-        if (header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups >= 0 && header->groups <= TEGROUP_MAX_GROUPS
-            && header->capacity_rows <= matrix_rows) {
-            const tegroup_snapshot_view view = tegroup_impl_snapshot_view(snapshot, header->groups, 0);
-            groups = header->groups;
+        if (!snapshot) return;
+        const tegroup_impl_fit fit = tegroup_impl_fit_of_rows(snapshot, matrix_rows);
+        if (tegroup_impl_fits(&fit)) {
+            const tegroup_snapshot_view view = tegroup_impl_snapshot_view(snapshot, fit.groups, 0);
+            groups = fit.groups;
             start = view.start;
             rows = view.rows;
             prefix = view.prefix[0];
@@ -2291,9 +2290,9 @@ static __global__ void __launch_bounds__(256)
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x,
                   capacity = call.desc.shape.rows;
-    const tegroup_snapshot_header *header = call.view.header;
-    const bool prepared =
-        header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == groups && header->capacity_rows <= capacity;
+    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
+    fit.groups = groups;
+    const bool prepared = tegroup_impl_fits(&fit);
     /* the row that the next slot of each expert gets, as long as it is one of the expert's */
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {
@@ -2509,7 +2508,8 @@ typedef struct tegroup_impl_gpu_call {
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. */
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks tegroup_impl_prepared
+ * before it reads anything else there. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -2703,6 +2703,24 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups: nothing is written. One
+ * that regular operands share is looked at once. REGULAR: all are, which leaves less to compare. */
+template <bool REGULAR>
+static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
+    const tegroup_gemm_desc &desc = call.desc;
+    auto irregular = [](const tegroup_tensor &t) { return !REGULAR && tegroup_impl_irregular(&t.shape); };
+    auto fits = [&](const tegroup_tensor &t) {
+        tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
+        if (REGULAR) fit = tegroup_impl_fit_regular(&fit);
+        return tegroup_impl_fits(&fit);
+    };
+    auto shared = [&](const tegroup_tensor &t) {
+        return t.shape.snapshot == desc.a.shape.snapshot && !irregular(t) && !irregular(desc.a);
+    };
+    return fits(desc.a) && (shared(desc.b) || fits(desc.b)) && (shared(desc.c) || fits(desc.c))
+           && (shared(desc.d) || fits(desc.d));
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */
@@ -2710,7 +2728,11 @@ static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
     const tegroup_gemm_desc &desc = call.desc;
-    if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
+    if (threadIdx.x == 0) {
+        const bool prepared = tegroup_impl_prepared<false>(call);
+        if (prepared) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
+        else p.skip = 1;
+    }
     __syncthreads();
     const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
     if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
@@ -2735,7 +2757,7 @@ static __global__ void __launch_bounds__(256)
     const tegroup_tensor &d = call.desc.d;
     const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
     const int32_t g = (int32_t)blockIdx.x - 1;
-    if (g >= 0 && view.rows[g] <= 0) return;
+    if (!tegroup_impl_prepared<false>(call) || (g >= 0 && view.rows[g] <= 0)) return;
     const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
     if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
     __syncthreads();
@@ -3556,11 +3578,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int32_t base;     /* the first of these */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Before the first groups. */
-    __device__ __forceinline__ void begin() {
+    /* Before the first groups; behind all of them where a snapshot is none. */
+    __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
-            base = -32;
+            base = tegroup_impl_prepared<false>(call) ? -32 : call.desc.a.shape.groups;
             before = 0;
         }
         __syncwarp();
@@ -4205,7 +4227,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
-    if (warp == 0) walk.begin();
+    if (warp == 0) walk.begin(call);
     for (int32_t round = 0;; round++) {
         if (warp == 0 && round % FOUND == 0)
             walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),
@@ -4256,7 +4278,7 @@ static __global__ void __launch_bounds__(256)
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
-    if (threadIdx.x < 32) walk.begin();
+    if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
         if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);
@@ -4915,7 +4937,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     enum { STRIPE = 8, PART = 16 };
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
+    /* Not prepared: a snapshot is none, and there are no groups. */
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_at(0), run_end(0), stripe(0), part(0),
           two(false), later(false), ahead(false) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
@@ -4930,7 +4953,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                                                             || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         if (SHAPE::LATE) turn = is_late() ? turn - at_once() : turn + call.late;
-        load(0, 0);
+        load(prepared ? 0 : desc.a.shape.groups, 0);
         /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
             deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)
@@ -5405,8 +5428,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
         rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
+    /* By a thread of the warp that loads, while the one that schedules looks at the snapshots. */
     __device__ __forceinline__ void init() const {
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 32) {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
@@ -5441,8 +5465,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call);
+    __device__ __forceinline__ void schedule(bool prepared) const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;
@@ -6248,10 +6272,11 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
     extern __shared__ __align__(16) unsigned char tegroup_impl_memory[];
     const tegroup_impl_sm90_multiplier<BF16, SHAPE> block(call, tegroup_impl_memory);
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0); /* which the compiler sees to be a warp's */
+    const bool prepared = warp == 0 && tegroup_impl_prepared<true>(call.call);
     block.init();
     if (warp < 4) {
         tegroup_impl_registers_give<40>();
-        if (warp == 0) block.schedule();
+        if (warp == 0) block.schedule(prepared);
         if (warp == 1 && block.gathers()) block.load_gathered();
         else if (warp == 1 && (threadIdx.x & 31) == 0) block.load();
         if (warp > 1 && (threadIdx.x & 31) == 0) block.store(warp - 2);

@@ -239,28 +239,88 @@ static inline tegroup_status tegroup_impl_check_snapshot_address(const tegroup_t
     return TEGROUP_OK;
 }
 
+/* What a snapshot must be of, to serve a tensor. */
+typedef struct tegroup_impl_fit {
+    const tegroup_snapshot_header *header; /* NULL: the tensor has none */
+    int64_t rows, cols, elements, ld;      /* at most; ld: -1 = any     */
+    int32_t groups, irregular;
+} tegroup_impl_fit;
+
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of(const tegroup_tensor *t) {
+    const int bounded = tegroup_impl_irregular(&t->shape)
+                        && !tegroup_impl_listed(t); /* of others nothing is read but rows and columns */
+    tegroup_impl_fit fit;
+    fit.header = t->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&t->shape)
+                     ? (const tegroup_snapshot_header *)t->shape.snapshot
+                     : NULL;
+    fit.rows = t->shape.rows;
+    fit.cols = tegroup_impl_irregular(&t->shape) ? t->shape.cols : INT64_MAX;
+    fit.elements = bounded ? t->shape.elements : INT64_MAX;
+    fit.ld = bounded ? t->ld : -1;
+    fit.groups = t->shape.groups;
+    fit.irregular = tegroup_impl_irregular(&t->shape);
+    return fit;
+}
+
+/* The same of a tensor that is known to be regular. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_regular(const tegroup_impl_fit *of) {
+    tegroup_impl_fit fit = *of;
+    fit.cols = fit.elements = INT64_MAX;
+    fit.ld = -1;
+    fit.irregular = 0;
+    return fit;
+}
+
+/* The same of one that is read without its shape, for a matrix of so many rows. */
+TEGROUP_IMPL_HD tegroup_impl_fit tegroup_impl_fit_of_rows(const void *snapshot, int64_t rows) {
+    tegroup_impl_fit fit;
+    fit.header = (const tegroup_snapshot_header *)snapshot;
+    fit.rows = rows;
+    fit.cols = fit.elements = INT64_MAX;
+    fit.ld = -1;
+    fit.groups = fit.header ? (int32_t)tegroup_impl_clamp(fit.header->groups, 0, TEGROUP_MAX_GROUPS) : 0;
+    fit.irregular = fit.header && fit.header->irregular != 0;
+    return fit;
+}
+
+/* The rules of it, RULE(what must hold, in words, expected, got), of a header and a fit: a host names the one that is broken, a kernel takes
+ * a snapshot that breaks one for none. In host memory or not, nothing else of it is read before. */
+#define TEGROUP_IMPL_FIT_RULES(RULE, rows_words)                                                                       \
+    RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC,        \
+         header->magic)                                                                                                \
+    RULE(header->groups == fit->groups, "must be of as many groups", fit->groups, header->groups)                      \
+    RULE(header->capacity_rows <= fit->rows, rows_words, fit->rows, header->capacity_rows)                             \
+    RULE(header->irregular == fit->irregular,                                                                          \
+         "must be of a shape with col_sizes or elements just when this one has them", fit->irregular,                  \
+         header->irregular)                                                                                            \
+    RULE(header->capacity_cols <= fit->cols, "must be prepared for at most shape.cols columns", fit->cols,             \
+         header->capacity_cols)                                                                                        \
+    RULE(header->capacity_elements <= fit->elements, "must be prepared for at most shape.elements elements",           \
+         fit->elements, header->capacity_elements)                                                                     \
+    RULE(fit->ld < 0 || header->ld == fit->ld, "must be prepared with this ld", fit->ld, header->ld)
+
+TEGROUP_IMPL_HD int tegroup_impl_fits(const tegroup_impl_fit *fit) {
+    const tegroup_snapshot_header *header = fit->header;
+#define TEGROUP_IMPL_AND(holds, words, expected, got) &&(holds)
+    return !header || (1 TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_AND, ""));
+#undef TEGROUP_IMPL_AND
+}
+
+static inline tegroup_status tegroup_impl_check_fit(const tegroup_impl_fit *fit, const char *field,
+                                                    const char *rows_words, tegroup_error *error) {
+    const tegroup_snapshot_header *header = fit->header;
+#define TEGROUP_IMPL_REFUSE(holds, words, expected, got)                                                               \
+    TEGROUP_IMPL_RULE(holds, ERROR_CAPACITY, field, words, expected, got);
+    TEGROUP_IMPL_FIT_RULES(TEGROUP_IMPL_REFUSE, rows_words)
+#undef TEGROUP_IMPL_REFUSE
+    return TEGROUP_OK;
+}
+
 static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                          tegroup_check_level level, tegroup_error *error) {
-    const tegroup_shape *shape = &t->shape;
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)shape->snapshot;
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->groups == shape->groups, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be of as many groups", shape->groups, header->groups);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= shape->rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be prepared for at most shape.rows rows", shape->rows, header->capacity_rows);
-    TEGROUP_IMPL_RULE(header->irregular == tegroup_impl_irregular(shape), ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                      "must be of a shape with col_sizes or elements just when this one has them",
-                      tegroup_impl_irregular(shape), header->irregular);
-    if (header->irregular) {
-        TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->capacity_elements <= shape->elements, ERROR_CAPACITY,
-                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
-                          shape->elements, header->capacity_elements);
-        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared with this ld", t->ld, header->ld);
-    }
+    const tegroup_impl_fit made = tegroup_impl_fit_of(t);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_fit(&made, TEGROUP_IMPL_PATH(SNAPSHOT),
+                                            "must be prepared for at most shape.rows rows", error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
     return TEGROUP_OK;
 }
@@ -289,8 +349,8 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     return TEGROUP_OK;
 }
 
-/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, nobody looks at: it is the
- * caller's that it was prepared for this shape. */
+/* Rules of one tensor's memory, when a call is about to run. What a snapshot in device memory holds, the kernels look at: of one that was
+ * not prepared for this shape they write nothing. */
 static inline tegroup_status tegroup_impl_check_memory(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_check_level level, tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot_address(t, name, error));
@@ -437,15 +497,12 @@ static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegro
 /* A snapshot that an operation on plain rows reads: for at most `rows` rows. The kernels look into one in device memory. */
 static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, const char *field, int64_t rows,
                                                          tegroup_space space, tegroup_error *error) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_impl_fit fit;
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(snapshot, TEGROUP_ALIGNMENT), ERROR_ALIGNMENT, field,
                       "must be 256-byte aligned", TEGROUP_ALIGNMENT, (uintptr_t)snapshot % TEGROUP_ALIGNMENT);
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(header->magic == TEGROUP_SNAPSHOT_MAGIC, ERROR_CAPACITY, field,
-                      "must be what tegroup_prepare wrote", TEGROUP_SNAPSHOT_MAGIC, header->magic);
-    TEGROUP_IMPL_RULE(header->capacity_rows <= rows, ERROR_CAPACITY, field,
-                      "must be prepared for at most the matrix's rows", rows, header->capacity_rows);
-    return TEGROUP_OK;
+    fit = tegroup_impl_fit_of_rows(snapshot, rows);
+    return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
 }
 
 /* The workspace of an operation on matrices: large enough, and apart from each of them. */

@@ -101,6 +101,7 @@ typedef struct tegroup_impl_setup_scalar {
 typedef struct tegroup_impl_setup_call {
     tegroup_op op;
     int32_t groups, termless;
+    int32_t fit_count;    /* of fits: most often one snapshot serves all operands                      */
     int32_t separate_c;   /* 0: C is D, or absent, beta being 0                                            */
     int64_t starts, ends; /* masks of an address, and of the bytes of a row of D, that cuBLASLt wants to be 0: 15, or 0
                              where the quirk that says so is ignored                                       */
@@ -110,6 +111,7 @@ typedef struct tegroup_impl_setup_call {
     tegroup_impl_setup_items items;
     tegroup_impl_setup_scalar alpha, beta;
     tegroup_impl_setup_operand a, b, d, c;
+    tegroup_impl_fit fits[4]; /* the snapshots that are read, each once */
 } tegroup_impl_setup_call;
 
 static inline tegroup_impl_setup_operand tegroup_impl_setup_operand_of(const tegroup_tensor *t,
@@ -143,6 +145,24 @@ static inline tegroup_impl_setup_scalar tegroup_impl_setup_scalar_of(const tegro
     return made;
 }
 
+/* A snapshot that is not among the fits yet. */
+static inline void tegroup_impl_setup_fit(const tegroup_tensor *t, tegroup_impl_setup_call *call) {
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
+    int32_t i;
+    if (!fit.header) return;
+    for (i = 0; i < call->fit_count; i++)
+        if (memcmp(&call->fits[i], &fit, sizeof fit) == 0) return;
+    call->fits[call->fit_count++] = fit;
+}
+
+/* Whether all of them are what tegroup_prepare wrote; if not, every group is skipped. */
+TEGROUP_IMPL_HD int tegroup_impl_setup_prepared(const tegroup_impl_setup_call *call) {
+    int32_t i;
+    for (i = 0; i < call->fit_count; i++)
+        if (!tegroup_impl_fits(&call->fits[i])) return 0;
+    return 1;
+}
+
 /* alpha and beta stand for scalars that the descriptor leaves to the default. items: addresses only, nothing is read
  * there. */
 static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_gemm_desc *desc,
@@ -166,7 +186,11 @@ static inline tegroup_impl_setup_call tegroup_impl_setup_call_of(const tegroup_g
     call.d = tegroup_impl_setup_operand_of(&desc->d, &views[TEGROUP_IMPL_D]);
     call.usual = !call.separate_c && !call.alpha.at && !call.a.cols_at && !call.b.cols_at && !call.d.cols_at
                  && !call.a.pointers && !call.b.pointers && !call.d.pointers;
+    tegroup_impl_setup_fit(&desc->a, &call);
+    tegroup_impl_setup_fit(&desc->b, &call);
+    tegroup_impl_setup_fit(&desc->d, &call);
     if (!call.separate_c) return call;
+    tegroup_impl_setup_fit(&desc->c, &call);
     call.beta = tegroup_impl_setup_scalar_of(&desc->beta, beta);
     call.c = tegroup_impl_setup_operand_of(&desc->c, &views[TEGROUP_IMPL_C]);
     return call;
@@ -177,22 +201,24 @@ typedef struct tegroup_impl_setup_part {
     int64_t rows, cols, begin, base, ld;
 } tegroup_impl_setup_part;
 
-/* list[g] of a ragged operand. Written so because some of the compiler's own loads wait until others are there. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t ragged, const int64_t *list, int32_t g, int64_t otherwise) {
+/* list[g] where there is one. Written so because some of the compiler's own loads wait until others are there. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_setup_load(int32_t there, const int64_t *list, int32_t g, int64_t otherwise) {
 #if defined(__CUDA_ARCH__)
     asm volatile("{.reg .pred p;\nsetp.ne.s32 p, %1, 0;\n@p ld.global.s64 %0, [%2];}"
                  : "+l"(otherwise)
-                 : "r"(ragged), "l"(list + g));
+                 : "r"(there), "l"(list + g));
     return otherwise;
 #else
-    return ragged ? list[g] : otherwise;
+    return there ? list[g] : otherwise;
 #endif
 }
 
-TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int32_t g) {
+/* Not prepared: the group is skipped, and nothing of the snapshots is read. */
+TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_impl_setup_operand *o, int prepared,
+                                                                int32_t g) {
     tegroup_impl_setup_part part;
-    part.rows = tegroup_impl_setup_load(o->ragged, o->rows_at, g, o->rows);
-    part.begin = tegroup_impl_setup_load(o->ragged, o->begin_at, g, g);
+    part.rows = tegroup_impl_setup_load(o->ragged && prepared, o->rows_at, g, prepared ? o->rows : -1);
+    part.begin = tegroup_impl_setup_load(o->ragged && prepared, o->begin_at, g, o->ragged ? 0 : g);
     part.cols = o->cols;
     part.base = (int64_t)(uintptr_t)o->data;
     part.ld = o->ld;
@@ -200,9 +226,9 @@ TEGROUP_IMPL_HD tegroup_impl_setup_part tegroup_impl_setup_read(const tegroup_im
 }
 
 /* What it has of its own in other than the usual case. */
-TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int32_t g,
+TEGROUP_IMPL_HD void tegroup_impl_setup_read_more(const tegroup_impl_setup_operand *o, int prepared, int32_t g,
                                                   tegroup_impl_setup_part *part) {
-    if (o->cols_at) part->cols = o->cols_at[g];
+    if (o->cols_at && prepared) part->cols = o->cols_at[g];
     if (o->pointers) part->base = (int64_t)(uintptr_t)o->pointers[g];
     if (o->ld == 0) part->ld = tegroup_impl_max(1, part->cols);
 }
@@ -227,9 +253,11 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
  * call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
-    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD;
-    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, g), b = tegroup_impl_setup_read(&call->b, g),
-                            d = tegroup_impl_setup_read(&call->d, g), c;
+    const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
+              prepared = tegroup_impl_setup_prepared(call);
+    tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
+                            b = tegroup_impl_setup_read(&call->b, prepared, g),
+                            d = tegroup_impl_setup_read(&call->d, prepared, g), c;
     int64_t m, n, k, at_a, at_b, at_c, at_d;
     int narrow; /* cuBLASLt's stores would reach past D's columns */
     s->alpha = call->alpha.value;
@@ -237,9 +265,9 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     if (!usual) {
         s->alpha = tegroup_impl_setup_number(&call->alpha, g);
         s->beta = tegroup_impl_setup_number(&call->beta, g);
-        tegroup_impl_setup_read_more(&call->a, g, &a);
-        tegroup_impl_setup_read_more(&call->b, g, &b);
-        tegroup_impl_setup_read_more(&call->d, g, &d);
+        tegroup_impl_setup_read_more(&call->a, prepared, g, &a);
+        tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
+        tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
     }
     m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
     n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
@@ -249,8 +277,8 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
     c.ld = d.ld;
     if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
-        c = tegroup_impl_setup_read(&call->c, g);
-        tegroup_impl_setup_read_more(&call->c, g, &c);
+        c = tegroup_impl_setup_read(&call->c, prepared, g);
+        tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
         at_c = tegroup_impl_setup_address(&call->c, &c);
         m = tegroup_impl_min(m, c.rows);
         n = tegroup_impl_min(n, c.cols);

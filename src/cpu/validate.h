@@ -26,12 +26,10 @@ TEGROUP_IMPL_HD int tegroup_impl_kind(tegroup_dtype dtype, const void *data, int
 
 /* A snapshot that fits the tensor, or a view of nothing. */
 TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_tensor *t) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)t->shape.snapshot;
+    const tegroup_impl_fit fit = tegroup_impl_fit_of(t);
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
-    if (header->magic != TEGROUP_SNAPSHOT_MAGIC || header->groups != t->shape.groups || header->irregular != 0
-        || header->capacity_rows > t->shape.rows)
-        return view;
+    if (!tegroup_impl_fits(&fit)) return view;
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
 }
 

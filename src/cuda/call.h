@@ -7,7 +7,8 @@ typedef struct tegroup_impl_gpu_call {
     float alpha, beta; /* values of host scalars */
 } tegroup_impl_gpu_call;
 
-/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. */
+/* The addresses that a snapshot in device memory has, by its layout: the header is not read here. A kernel asks tegroup_impl_prepared
+ * before it reads anything else there. */
 static inline tegroup_snapshot_view tegroup_impl_cuda_view(const tegroup_tensor *t) {
     tegroup_snapshot_view view;
     memset(&view, 0, sizeof view);
@@ -201,6 +202,24 @@ static __device__ __forceinline__ float tegroup_impl_gpu_load_scale(tegroup_dtyp
     return dtype == TEGROUP_DTYPE_F64 ? (float)((const double *)data)[i] : ((const float *)data)[i];
 }
 
+/* Whether the snapshots are what tegroup_prepare wrote for these tensors. If one is not, the call has no groups: nothing is written. One
+ * that regular operands share is looked at once. REGULAR: all are, which leaves less to compare. */
+template <bool REGULAR>
+static __device__ __forceinline__ bool tegroup_impl_prepared(const tegroup_impl_gpu_call &call) {
+    const tegroup_gemm_desc &desc = call.desc;
+    auto irregular = [](const tegroup_tensor &t) { return !REGULAR && tegroup_impl_irregular(&t.shape); };
+    auto fits = [&](const tegroup_tensor &t) {
+        tegroup_impl_fit fit = tegroup_impl_fit_of(&t);
+        if (REGULAR) fit = tegroup_impl_fit_regular(&fit);
+        return tegroup_impl_fits(&fit);
+    };
+    auto shared = [&](const tegroup_tensor &t) {
+        return t.shape.snapshot == desc.a.shape.snapshot && !irregular(t) && !irregular(desc.a);
+    };
+    return fits(desc.a) && (shared(desc.b) || fits(desc.b)) && (shared(desc.c) || fits(desc.c))
+           && (shared(desc.d) || fits(desc.d));
+}
+
 /* ---- bias gradient and tail ---- */
 
 /* One thread a column and group: rows in their order, as the CPU adds them. */
@@ -208,7 +227,11 @@ static __global__ void __launch_bounds__(128)
     tegroup_impl_bias_grad_kernel(const __grid_constant__ tegroup_impl_gpu_call call) {
     __shared__ tegroup_impl_product p;
     const tegroup_gemm_desc &desc = call.desc;
-    if (threadIdx.x == 0) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
+    if (threadIdx.x == 0) {
+        const bool prepared = tegroup_impl_prepared<false>(call);
+        if (prepared) p = tegroup_impl_product_of(&desc, call.views, (int32_t)blockIdx.y, 1, 0);
+        else p.skip = 1;
+    }
     __syncthreads();
     const int64_t j = (int64_t)blockIdx.x * 128 + threadIdx.x;
     if (p.skip || j >= tegroup_impl_min(p.a.cols, p.bias.cols) || (desc.accumulate && p.a.rows == 0)) return;
@@ -233,7 +256,7 @@ static __global__ void __launch_bounds__(256)
     const tegroup_tensor &d = call.desc.d;
     const tegroup_snapshot_view &view = call.views[TEGROUP_IMPL_D];
     const int32_t g = (int32_t)blockIdx.x - 1;
-    if (g >= 0 && view.rows[g] <= 0) return;
+    if (!tegroup_impl_prepared<false>(call) || (g >= 0 && view.rows[g] <= 0)) return;
     const int64_t from = g < 0 ? 0 : view.start[g] + view.rows[g];
     if (threadIdx.x == 0) next = (unsigned long long)d.shape.rows;
     __syncthreads();

@@ -293,9 +293,9 @@ static __global__ void __launch_bounds__(256)
     const int32_t groups = call.desc.shape.groups, lane = (int32_t)threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x,
                   capacity = call.desc.shape.rows;
-    const tegroup_snapshot_header *header = call.view.header;
-    const bool prepared =
-        header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == groups && header->capacity_rows <= capacity;
+    tegroup_impl_fit fit = tegroup_impl_fit_of_rows(call.view.header, capacity);
+    fit.groups = groups;
+    const bool prepared = tegroup_impl_fits(&fit);
     /* the row that the next slot of each expert gets, as long as it is one of the expert's */
     unsigned long long *next = tegroup_impl_permutation_numbers(groups);
     for (int64_t run = thread / 32; run < call.runs; run += threads / 32) {

@@ -470,7 +470,7 @@ static __device__ __forceinline__ void tegroup_impl_portable_work(const tegroup_
     __shared__ tegroup_impl_gpu_walk<BLOCK::TILE_M, BLOCK::TILE_N> walk;
     BLOCK block(ring);
     const int32_t warp = __shfl_sync(0xffffffffu, (int32_t)threadIdx.x / 32, 0), lane = (int32_t)threadIdx.x & 31;
-    if (warp == 0) walk.begin();
+    if (warp == 0) walk.begin(call);
     for (int32_t round = 0;; round++) {
         if (warp == 0 && round % FOUND == 0)
             walk.find(call, tegroup_impl_gpu_number((uint32_t)(round + lane)),

@@ -9,7 +9,7 @@ static __global__ void __launch_bounds__(256)
     __shared__ tegroup_impl_gpu_tile tile;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     __shared__ tegroup_impl_gpu_walk<TILE, TILE> walk;
-    if (threadIdx.x < 32) walk.begin();
+    if (threadIdx.x < 32) walk.begin(call);
     for (int64_t t = blockIdx.x;; t += gridDim.x) {
         __syncthreads();
         if (threadIdx.x < 32) walk.find(call, t, threadIdx.x == 0 ? &tile : NULL);

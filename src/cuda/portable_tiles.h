@@ -68,11 +68,11 @@ template <int TILE_M, int TILE_N> struct tegroup_impl_gpu_walk {
     int32_t base;     /* the first of these */
 
     static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    /* Before the first groups. */
-    __device__ __forceinline__ void begin() {
+    /* Before the first groups; behind all of them where a snapshot is none. */
+    __device__ __forceinline__ void begin(const tegroup_impl_gpu_call &call) {
         upto[lane()] = 0;
         if (lane() == 0) {
-            base = -32;
+            base = tegroup_impl_prepared<false>(call) ? -32 : call.desc.a.shape.groups;
             before = 0;
         }
         __syncwarp();

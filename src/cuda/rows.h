@@ -127,12 +127,11 @@ struct tegroup_impl_units {
     __device__ tegroup_impl_units(const void *snapshot, int64_t matrix_rows)
         : start(NULL), rows(NULL), prefix(NULL), capacity(matrix_rows),
           count(tegroup_impl_ceil_div(matrix_rows, TEGROUP_IMPL_ROWS_UNIT)), groups(0) {
-        const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-        if (!header) return;
-        if (header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups >= 0 && header->groups <= TEGROUP_MAX_GROUPS
-            && header->capacity_rows <= matrix_rows) {
-            const tegroup_snapshot_view view = tegroup_impl_snapshot_view(snapshot, header->groups, 0);
-            groups = header->groups;
+        if (!snapshot) return;
+        const tegroup_impl_fit fit = tegroup_impl_fit_of_rows(snapshot, matrix_rows);
+        if (tegroup_impl_fits(&fit)) {
+            const tegroup_snapshot_view view = tegroup_impl_snapshot_view(snapshot, fit.groups, 0);
+            groups = fit.groups;
             start = view.start;
             rows = view.rows;
             prefix = view.prefix[0];

@@ -20,8 +20,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
         slabs = ring + STAGES * SHAPE::STAGE_BYTES;
         rest = (tegroup_impl_sm90_rest<SHAPE> *)(memory + STAGES * SHAPE::STAGE_BYTES + SHAPE::SLAB_BYTES);
     }
+    /* By a thread of the warp that loads, while the one that schedules looks at the snapshots. */
     __device__ __forceinline__ void init() const {
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 32) {
             const int loaders = gathers() ? 32 : 1;
             for (int s = 0; s < STAGES; s++) {
                 tegroup_impl_barrier_init(at(&rest->full[s]), gathers() ? 33 : 1);
@@ -56,8 +57,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
     }
 
     /* One warp: which tiles this block works on. */
-    __device__ __forceinline__ void schedule() const {
-        tegroup_impl_sm90_walk<SHAPE> walk(call);
+    __device__ __forceinline__ void schedule(bool prepared) const {
+        tegroup_impl_sm90_walk<SHAPE> walk(call, prepared);
         bool there = true;
         for (int32_t number = 0; there; number++) {
             tegroup_impl_sm90_item item;

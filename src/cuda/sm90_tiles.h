@@ -237,7 +237,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
     enum { STRIPE = 8, PART = 16 };
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c)
+    /* Not prepared: a snapshot is none, and there are no groups. */
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
         : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_at(0), run_end(0), stripe(0), part(0),
           two(false), later(false), ahead(false) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
@@ -252,7 +253,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
                                                             || (SHAPE::TAPERS && call.narrows > 0)));
         mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
         if (SHAPE::LATE) turn = is_late() ? turn - at_once() : turn + call.late;
-        load(0, 0);
+        load(prepared ? 0 : desc.a.shape.groups, 0);
         /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
         if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
             deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)

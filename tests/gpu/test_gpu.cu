@@ -803,6 +803,106 @@ TEST(contract, line4_lying_sizes_stay_inside) {
     }
 }
 
+/* A snapshot in device memory that is none for its tensor: never prepared, or for other groups, more rows, another kind of shape or, where
+ * columns differ, more elements. The host cannot look; whatever kernel runs looks before it reads anything else there, and then nothing
+ * is written: no row, no tail, no bias gradient. One that was prepared for no groups lies in no more memory than that takes. */
+static const char *snapshot_that_is_none(rng *r, const spec *given, int b, int kind) {
+    static char message[200];
+    problem p;
+    spec s = *given;
+    tegroup_layout layout;
+    int64_t changed = 0;
+    problem_for(&p, &s, backends[b]);
+    mirror_up(p.mark);
+    tegroup_gemm_desc desc = desc_to_device(&p.desc);
+    tegroup_tensor *const tensors[] = {&desc.a, &desc.b, &desc.d, &desc.c};
+    const grid *const grids[] = {&p.a, &p.b, &p.d, &p.c};
+    tegroup_status status = tegroup_plan_make(&desc, NULL, &p.plan, &p.error);
+    const int32_t tiles = status == TEGROUP_OK ? plan_tiles(&p.plan) : 0;
+    if (tiles > 0 && !plan_take_tile(&p.plan, (int32_t)rng_int(r, 0, tiles - 1))) status = TEGROUP_ERROR_UNSUPPORTED;
+    int spoilt = (int)rng_int(r, 0, s.c == C_SEPARATE ? 3 : 2);
+    if (grids[spoilt]->snapshot == NULL) spoilt = 0;
+    message[0] = 0;
+    if (status == TEGROUP_OK) {
+        desc.options.workspace_bytes = p.plan.workspace_bytes;
+        desc.options.workspace = workspace_of(desc.options.workspace_bytes);
+        status = problem_prepare_on_device(&p, NULL);
+        MUST(cudaDeviceSynchronize());
+        tegroup_snapshot_header header;
+        void *at = (void *)(uintptr_t)tensors[spoilt]->shape.snapshot;
+        MUST(cudaMemcpy(&header, at, sizeof header, cudaMemcpyDeviceToHost));
+        if (kind == 2) header.groups++;
+        if (kind == 3) header.capacity_rows = tensors[spoilt]->shape.rows + 1;
+        if (kind == 4) header.irregular ^= 1;
+        if (kind == 5) header.magic ^= 1;
+        if (kind == 6 && header.irregular) header.capacity_cols = tensors[spoilt]->shape.cols + 1;
+        else if (kind == 6) header.magic = 0;
+        if (kind < 2) MUST(cudaMemset(at, kind ? 0 : 0xF7, guarded_find(grids[spoilt]->snapshot)->bytes));
+        else MUST(cudaMemcpy(at, &header, sizeof header, cudaMemcpyHostToDevice));
+        if (kind == 7) {
+            tegroup_prepare_desc none;
+            memset(&none, 0, sizeof none);
+            none.struct_size = sizeof none;
+            none.space = TEGROUP_SPACE_DEVICE;
+            none.shape = tensors[spoilt]->shape;
+            none.shape.groups = 0;
+            if (tegroup_snapshot_layout(&none.shape, &layout, NULL) != TEGROUP_OK) exit(1);
+            none.snapshot = arena_take(none.snapshot_bytes = layout.total_bytes, 0);
+            status = tegroup_prepare(&none, NULL, &p.error);
+            tensors[spoilt]->shape.snapshot = none.snapshot;
+            if (s.c == C_IN_PLACE && spoilt == 2) desc.c.shape.snapshot = none.snapshot;
+        }
+    }
+    if (status == TEGROUP_OK) status = tegroup_gemm(&p.plan, &desc, NULL, &p.error);
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    for (guarded_node *node = guarded_top; node != (guarded_node *)p.mark; node = node->older)
+        if (!node->scratch && node->copy != NULL) changed += guarded_changed(node->data);
+    changed += guards_changed() + workspace_guards_changed();
+    if (status != TEGROUP_OK && status != TEGROUP_ERROR_UNSUPPORTED) snprintf(message, sizeof message, "refused: %s %s", p.error.field, p.error.rule);
+    else if (changed != 0) snprintf(message, sizeof message, "%ld bytes changed", (long)changed);
+    if (message[0] != 0) fprintf(stderr, "kind %d of operand %d: ", kind, spoilt), print_spec(message, &s, backends[b]);
+    problem_release(&p);
+    return message;
+}
+
+static void snapshots_that_are_none(int64_t each) {
+    rng r = rng_seed(3024);
+    EACH_BACKEND(b) {
+        if (backends[b] == TEGROUP_BACKEND_CUBLASLT_LOOP) continue; /* whose snapshots the host looks at */
+        for (int64_t i = 0; i < each; i++) {
+            void *mark = guards_mark();
+            spec s = spec_for(&r, ops[i % 3], 90, 60, backends[b]);
+            s.groups = (int32_t)rng_int(&r, 1, 40);
+            s.m = random_rows(&r, s.groups, 90, 1);
+            s.encoding = TEGROUP_ENCODING_COUNTS;
+            s.place = (place_kind)rng_int(&r, 0, 3);
+            s.ng = s.kg = NULL;
+            if (i % 4 == 3 && backends[b] != TEGROUP_BACKEND_SM90) {
+                s.ng = random_widths(&r, s.groups, s.n);
+                s.kg = random_widths(&r, s.groups, s.k);
+                s.pack = (pack_kind)rng_int(&r, 0, 3);
+                for_backend(&r, &s, backends[b]);
+            }
+            if (backend_bundled(backends[b]) && s.op != TEGROUP_OP_WGRAD && s.ng == NULL) {
+                s.lists &= ~8;
+                s.tail = (tegroup_tail)rng_int(&r, 0, 2);
+                s.tail_rows = 3;
+            }
+            if (backends[b] == TEGROUP_BACKEND_SM90) random_gather(&r, &s, 30);
+            ASSERT_STREQ("", snapshot_that_is_none(&r, &s, b, (int)(i / 3 % 8)));
+            guards_release(mark);
+        }
+    }
+}
+
+TEST(gpu, snapshots_that_are_none) { snapshots_that_are_none(scaled(600)); }
+TEST(sanitize, snapshots_that_are_none) {
+    mirror_exact = 1;
+    snapshots_that_are_none(96);
+    mirror_exact = 0;
+}
+
 /* 5. A step of prepare and three products, captured once and replayed with other sizes: the bits of eager calls, and within
  * the bound. Host sizes are baked into a graph, so that backend refuses before anything is enqueued. */
 static void replays(int b) {

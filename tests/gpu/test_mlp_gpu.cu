@@ -152,11 +152,12 @@ static int same_addresses(const tegroup_mlp_desc *x, const tegroup_mlp_desc *y) 
     return x->row_scale == y->row_scale && x->options.workspace == y->options.workspace;
 }
 
+static const mlp_choice step_kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_SWIGLU},
+                                   {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
+                                   {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON}, 0, TEGROUP_ACTIVATION_GEGLU},
+                                   {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
+
 static void replays(tegroup_backend backend, mlp_sizes sizes) {
-    static const mlp_choice kinds[] = {{{0, 0, 2, 0, 3, 0, TEGROUP_TAIL_KEEP}, 0, TEGROUP_ACTIVATION_SWIGLU},
-                                       {{1, 1, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_SWIGLU_CLAMPED},
-                                       {{1, 2, 2, 1, 3, 0, TEGROUP_TAIL_POISON}, 0, TEGROUP_ACTIVATION_GEGLU},
-                                       {{0, 2, 2, 2, 3, 0, TEGROUP_TAIL_ZERO}, 0, TEGROUP_ACTIVATION_RELU_SQUARED}};
     if (!backend_here(backend)) return;
     streams_make();
     asked = backend;
@@ -168,13 +169,13 @@ static void replays(tegroup_backend backend, mlp_sizes sizes) {
         tegroup_mlp_desc captured;
         tegroup_mlp_plan plan;
         mlp *l = (mlp *)malloc(sizeof *l);
-        split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits); /* loads the kernels, and plans */
+        split_make(l, &step_kinds[kind], sizes, 7301 + (uint64_t)kind, &splits); /* loads the kernels, and plans */
         ASSERT_EQ(run_on_device(l, 1), TEGROUP_OK);
         plan = l->plan;
         mlp_release(l);
         for (int64_t i = 0; i < scaled(100); i++) {
             tegroup_status status = TEGROUP_OK;
-            split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
+            split_make(l, &step_kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
             l->plan = plan;
             const size_t bytes = results_of(l, NULL);
             unsigned char *replayed = (unsigned char *)malloc(2 * bytes), *eager = replayed + bytes;
@@ -197,14 +198,14 @@ static void replays(tegroup_backend backend, mlp_sizes sizes) {
             mirror_down();
             results_of(l, eager);
             ASSERT_EQ(memcmp(replayed, eager, bytes), 0);
-            ASSERT_STREQ("", mlp_wrong(l, &kinds[kind].c, 1));
+            ASSERT_STREQ("", mlp_wrong(l, &step_kinds[kind].c, 1));
             free(replayed);
             mlp_release(l);
             splits_run++;
         }
         size_t before, after, all; /* no memory grows, unless it is others' who use the card: then once more */
         const int64_t many = scaled(10000);
-        split_make(l, &kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
+        split_make(l, &step_kinds[kind], sizes, 7301 + (uint64_t)kind, &splits);
         l->plan = plan;
         tegroup_mlp_desc last = mlp_to_device(l);
         ASSERT_TRUE(same_addresses(&captured, &last));
@@ -228,6 +229,44 @@ static void replays(tegroup_backend backend, mlp_sizes sizes) {
 
 TEST(mlp_replays, portable) { replays(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
 TEST(mlp_replays, sm90) { replays(TEGROUP_BACKEND_SM90, mlp_aligned); }
+
+/* A snapshot that was never prepared, or was spoilt: forward and both gradients, with activations in epilogues and without, write nothing. */
+static void snapshot_that_is_none(tegroup_backend backend, mlp_sizes sizes) {
+    if (!backend_here(backend)) return;
+    streams_make();
+    asked = backend;
+    for (int i = 0; i < 24; i++) { /* kinds x fused or not x ways to be none */
+        rng splits = rng_seed(7401 + (uint64_t)i);
+        mlp *l = (mlp *)malloc(sizeof *l);
+        split_make(l, &step_kinds[i % 4], sizes, 7501 + (uint64_t)i, &splits);
+        l->desc.fusion = i / 4 % 2 ? TEGROUP_FUSION_AUTO : TEGROUP_FUSION_NEVER;
+        tegroup_mlp_desc desc = mlp_to_device(l);
+        ASSERT_EQ(tegroup_mlp_plan_make(&desc, NULL, &l->plan, &l->error), TEGROUP_OK);
+        desc = mlp_to_device(l); /* now with a workspace */
+        ASSERT_EQ(prepare_on_device(&l->f1.a, first, &l->error), TEGROUP_OK);
+        MUST(cudaStreamSynchronize(first));
+        void *snapshot = (void *)(uintptr_t)desc.input.shape.snapshot;
+        MUST(cudaMemset(snapshot, i / 8 == 0 ? 0xF7 : 0, i / 8 < 2 ? guarded_find(l->f1.a.snapshot)->bytes : sizeof(uint32_t))); /* all of it, or the magic */
+        MUST(cudaDeviceSynchronize());
+        const size_t bytes = results_of(l, NULL);
+        unsigned char *before = (unsigned char *)malloc(2 * bytes), *after = before + bytes;
+        results_of(l, before);
+        ASSERT_EQ(tegroup_mlp_forward(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_dgrad(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+        ASSERT_EQ(tegroup_mlp_wgrad(&l->plan, &desc, first, &l->error), TEGROUP_OK);
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        results_of(l, after);
+        ASSERT_EQ(memcmp(before, after, bytes), 0);
+        ASSERT_EQ(workspace_guards_changed(), 0);
+        ASSERT_EQ(guards_changed(), 0);
+        free(before);
+        mlp_release(l);
+        free(l);
+    }
+}
+TEST(mlp_gpu, portable_snapshot_that_is_none) { snapshot_that_is_none(TEGROUP_BACKEND_PORTABLE, mlp_odd); }
+TEST(mlp_gpu, sm90_snapshot_that_is_none) { snapshot_that_is_none(TEGROUP_BACKEND_SM90, mlp_aligned); }
 
 /* ---- activations in epilogues ---------------------------------------------------------------------------------------------- */
 

@@ -13,9 +13,13 @@ typedef struct arrays {
     int usual; /* 1: the groups were set up in the short way; 2: in that and the general one, and they differ */
 } arrays;
 
-static void views_of(const tegroup_gemm_desc *d, tegroup_snapshot_view views[4]) {
+static void views_of(const tegroup_gemm_desc *d, tegroup_snapshot_view views[4]) { /* by the shapes, as for a GPU */
     const tegroup_tensor *tensors[4] = {&d->a, &d->b, &d->c, &d->d};
-    for (int i = 0; i < 4; i++) views[i] = tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET ? tensors[i]->shape.snapshot : NULL);
+    for (int i = 0; i < 4; i++) {
+        const tegroup_shape *shape = &tensors[i]->shape;
+        if (tensors[i]->dtype == TEGROUP_DTYPE_UNSET || shape->snapshot == NULL) memset(&views[i], 0, sizeof views[i]);
+        else views[i] = tegroup_impl_snapshot_view(shape->snapshot, shape->groups, shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET);
+    }
 }
 
 static arrays set_up(const problem *p) {
@@ -204,6 +208,54 @@ TEST(setup, what_is_kept_from_cublaslt) {
     ASSERT_EQ(16, entry(&at, TEGROUP_IMPL_SETUP_D_LD, 2));
     problem_release(&p);
     guards_release(mark);
+}
+
+/* A snapshot that is none for its tensor: never prepared, or for other groups, more rows or another kind of shape. Every group is skipped, and
+ * nothing else of it is read, which a buffer that is just long enough for fewer groups shows under a sanitizer. */
+TEST(setup, snapshots_that_are_none) {
+    rng r = rng_seed(7003);
+    for (int64_t i = scaled(600); i > 0; i--) {
+        void *mark = guards_mark();
+        spec s = random_half_spec(&r, ops[i % 3], 12, 20, 1);
+        s.groups = (int32_t)rng_int(&r, 2, 6);
+        s.m = random_rows(&r, s.groups, 12, 0);
+        s.ng = s.kg = NULL;
+        problem p;
+        problem_make(&p, &s);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        tegroup_tensor *const tensors[] = {&p.desc.a, &p.desc.b, &p.desc.d, &p.desc.c};
+        tegroup_tensor *t = tensors[rng_int(&r, 0, s.c == C_SEPARATE ? 3 : 2)];
+        if (t->shape.row_sizes.encoding == TEGROUP_ENCODING_UNSET) t = &p.desc.a;
+        tegroup_snapshot_header *header = (tegroup_snapshot_header *)(uintptr_t)t->shape.snapshot;
+        switch (i % 5) {
+        case 0: memset(header, 0xF7, sizeof *header); break;
+        case 1: memset(header, 0, sizeof *header); break;
+        case 2: header->capacity_rows = t->shape.rows + 1; break;
+        case 3: header->irregular = 1; break;
+        default: { /* prepared for no groups, in the memory that this takes */
+            tegroup_layout layout;
+            tegroup_prepare_desc fewer;
+            memset(&fewer, 0, sizeof fewer);
+            fewer.struct_size = sizeof fewer;
+            fewer.shape = t->shape;
+            fewer.shape.groups = 0;
+            fewer.space = TEGROUP_SPACE_HOST;
+            ASSERT_EQ(TEGROUP_OK, tegroup_snapshot_layout(&fewer.shape, &layout, &p.error));
+            fewer.snapshot = guarded(fewer.snapshot_bytes = layout.total_bytes);
+            ASSERT_EQ(TEGROUP_OK, tegroup_prepare(&fewer, NULL, &p.error));
+            t->shape.snapshot = fewer.snapshot;
+        }
+        }
+        arrays at = set_up(&p);
+        for (int32_t g = 0; g < s.groups; g++) {
+            ASSERT_EQ(0, entry(&at, TEGROUP_IMPL_SETUP_D_COLS, g));
+            ASSERT_EQ(TEGROUP_IMPL_ALONE_NOTHING, (int)at.groups[g].alone);
+            ASSERT_STREQ("", column_major(&p, &at, g)); /* what cuBLASLt is given is valid, and asks for nothing */
+        }
+        ASSERT_EQ(0, guards_changed());
+        problem_release(&p);
+        guards_release(mark);
+    }
 }
 
 TEST_MAIN()
