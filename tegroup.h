@@ -1643,7 +1643,7 @@ TEGROUP_API const char *tegroup_backend_name(tegroup_backend backend) {
 static inline const char *tegroup_impl_read(char text[TEGROUP_IMPL_READ_CHARS], tegroup_reading reading, int is_set,
                                             int64_t number) {
     const int dtypes = reading == TEGROUP_READING_DTYPE || reading == TEGROUP_READING_DTYPES;
-    const int32_t count = dtypes ? TEGROUP_DTYPE_COUNT : TEGROUP_SCALING_COUNT;
+    const int32_t count = dtypes ? (int32_t)TEGROUP_DTYPE_COUNT : (int32_t)TEGROUP_SCALING_COUNT;
     int32_t i, length = 0;
     if (reading == TEGROUP_READING_NUMBER || (!is_set && (number < 0 || number >= count))) {
         snprintf(text, TEGROUP_IMPL_READ_CHARS, "%lld", (long long)number);
