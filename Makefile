@@ -25,9 +25,8 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
-SCRIPTS := tests/compile/run.sh $(wildcard tests/unit/test_*.sh)
 
-.PHONY: help demo test test-cpu test-programs test-gpu test-layers build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -37,19 +36,30 @@ DEMO := build/train_moe$(if $(NVCC),$(if $(GPU),_gpu))
 demo: $(DEMO) ## train a mixture-of-experts language model on real text in under a minute: a small one, or with a GPU a larger one
 	OMP_WAIT_POLICY=passive $(DEMO) --out build/train_moe.safetensors # spinning threads starve each other on shared cores
 
-CPU_TESTS := $(UNIT:%=build/%) $(UNIT:%=build/sanitized/%) $(SCRIPTS) tests/fuzz/run.sh
+# What each suite runs, what takes long first. Scripts that are in both do in each a part of their work (SUITE).
+BOTH  := tests/compile/run.sh tests/unit/test_examples.sh tests/unit/test_side_effects.sh
+QUICK := $(BOTH) $(UNIT:%=build/sanitized/%) tests/unit/test_faults.sh tests/unit/test_header.sh
+MORE  := $(BOTH) tests/fuzz/run.sh $(UNIT:%=build/%) $(filter-out $(BOTH) $(QUICK),$(wildcard tests/unit/test_*.sh))
 GPU_TESTS := tests/gpu/run.sh tests/gpu/train_moe.sh
 
-test: test-programs ## every test; those that need a GPU are skipped where there is none
-	@tests/run.sh $(CPU_TESTS) $(GPU_TESTS)
+# As many programs at a time as there are cores, unless make was told how many.
+SIDE_BY_SIDE = $(MAKE) --silent --keep-going --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 
-test-cpu: test-programs ## unit tests (plain and under sanitizers), compile tests, examples, documentation, a short fuzz
-	@tests/run.sh $(CPU_TESTS)
+test: ## the quick suite, within five minutes on two cores; needs gcc and make alone, and runs on a GPU too where there is one
+	@tests/run.sh begin quick $(QUICK) $(GPU_TESTS)
+	@+-$(SIDE_BY_SIDE) $(QUICK:%=quick/%)
+	@for program in $(GPU_TESTS); do tests/run.sh one quick $$program; done
+	@tests/run.sh sum quick
 
-test-programs: $(filter build/%,$(CPU_TESTS)) build/fuzz ## what these run, to be built side by side: make -j4 test-programs
+test-more: ## the long rest: full problem sizes, every compiler and standard, documentation, examples, a short fuzz
+	@tests/run.sh begin more $(MORE)
+	@+-$(SIDE_BY_SIDE) $(MORE:%=more/%)
+	@tests/run.sh sum more
 
 test-gpu: ## tests on this machine's GPU
-	@tests/run.sh $(GPU_TESTS)
+	@tests/run.sh begin gpu $(GPU_TESTS)
+	@for program in $(GPU_TESTS); do tests/run.sh one gpu $$program; done
+	@tests/run.sh sum gpu
 
 test-layers: build/test_linear build/test_mlp ## the layers, every combination on each backend, those of a GPU where there is one
 	tests/layers.sh
@@ -107,6 +117,9 @@ bench-mlp: ## the grouped MLP on a GPU, activations and their gradients in epilo
 	$(NVCC) -std=c++17 -O3 -DTEGROUP_NO_CUBLASLT $(GENCODE) -I. tests/bench/bench_mlp.cu -o build/bench_mlp -lcublas
 	build/bench_mlp && build/bench_mlp interleaved && build/bench_mlp portable
 
+check-fresh: ## the README's commands in a bare Debian made by debootstrap: what they print and how long they take; needs root
+	tests/fresh.sh
+
 examples: ## build and run every example by the command in its first line
 	tests/unit/test_examples.sh
 
@@ -140,9 +153,13 @@ build/train_moe: examples/train_moe.c $(wildcard examples/train_moe_*.h) tegroup
 	@mkdir -p build
 	$(CC) -std=gnu11 -O3 -march=native $(OPENMP) -I. $< -o $@ -lm
 
+# The GEMM kernels that run on ARCHS, and no others; on all cores: of architectures by -t, of one's kernels where nvcc can.
+DEMO_KERNELS = $(if $(filter 90a,$(ARCHS)),$(if $(filter-out 90a,$(ARCHS)),,-DTEGROUP_NO_PORTABLE),-DTEGROUP_NO_SM90)
+SPLIT        = $(shell $(NVCC) --help | grep -q -e --split-compile && echo -split-compile=0)
 build/train_moe_gpu: examples/train_moe.c examples/train_moe.cu $(wildcard examples/train_moe_*.h) $(HEADERS)
 	@mkdir -p build
-	$(NVCC) -O3 $(GENCODE) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU -I. $(filter %.c %.cu,$^) -o $@ -lm
+	@echo "nvcc compiles the kernels for $(ARCHS:%=sm_%): about 25 s on 16 cores, a minute on two"
+	@$(NVCC) -O1 -t 0 $(SPLIT) $(GENCODE) $(DEMO_KERNELS) -Xcompiler -march=native$(if $(OPENMP),$(comma)$(OPENMP)) -DTRAIN_MOE_GPU -I. $(filter %.c %.cu,$^) -o $@ -lm
 
 build/bench_cpu: tests/bench/bench_cpu.c tegroup.h
 	@mkdir -p build
@@ -163,16 +180,24 @@ build/libhost_calls.so: tests/bench/host_calls.cu
 	@mkdir -p build
 	$(NVCC) -std=c++17 -O2 -shared -Xcompiler -fPIC $(GENCODE) $< -o $@
 
+.PHONY: $(QUICK:%=quick/%) $(MORE:%=more/%)
+$(QUICK:%=quick/%): quick/%: %
+	@tests/run.sh one quick $<
+$(MORE:%=more/%): more/%: %
+	@tests/run.sh one more $<
+more/tests/fuzz/run.sh: build/fuzz
+more/tests/unit/test_order.sh: $(UNIT:%=build/%)
+
 build/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build
 	$(CC) $(TESTFLAGS) $< -o $@ -lm
 
 build/sanitized/test_%: tests/unit/test_%.c $(wildcard tests/unit/*.h) tegroup.h
 	@mkdir -p build/sanitized
-	$(CC) $(TESTFLAGS) -O1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm
+	$(CC) $(TESTFLAGS) -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@ -lm # -O1 takes twice as long to compile
 
 # libFuzzer comes with clang; where it is missing tests/fuzz/run.sh says so and skips.
 build/fuzz: tests/fuzz/fuzz.c tegroup.h
 	@mkdir -p build
 	@rm -f $@
-	-clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. $< -o $@ -lm
+	-if command -v clang > /dev/null; then clang -std=gnu11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I. $< -o $@ -lm; fi

@@ -29,61 +29,61 @@
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
 
-/* Map: search for the number in brackets.
+/* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1] Version and configuration
- *   [2] Status and errors
- *   [3] Data types
- *   [4] Scaling modes
- *   [5] Sizes, shapes and grouped tensors
- *   [6] Prepare and snapshot
- *   [7] Workspace layouts
- *   [8] cuBLASLt's functions
- *   [9] Options
- *   [10] Grouped GEMM
- *   [11] Plan and explain
- *   [12] Validation
- *   [13] Gated activations
- *   [14] Grouped linear
- *   [15] Grouped MLP
- *   [16] Op chain
- *   [17] MoE operations
- *   [18] Functions
- *   [19] Helpers
- *   [20] Names and texts
- *   [21] Constructors
- *   [22] Conversions
- *   [23] Scale layouts
- *   [24] Layout arithmetic
- *   [25] Checks of tensors and matrices
- *   [26] What a call writes lies apart
- *   [27] Prepare
- *   [28] The problem of a GEMM
- *   [29] Backend and quirk tables
- *   [30] Rows
- *   [31] CPU GEMM kernel
- *   [32] Set-up of a grouped cuBLASLt matmul
- *   [33] Explain and plan
- *   [34] The product of one group
- *   [35] CPU GEMM
- *   [36] Check and run a GEMM
- *   [37] Tune, save and load a plan
- *   [38] Formulas
- *   [39] Activation formulas
- *   [40] Activations
- *   [41] Grouped linear layer
- *   [42] Grouped MLP: tensors and rules
- *   [43] Grouped MLP
- *   [44] Op chain: rules and buffers
- *   [45] Op chain
- *   [46] Validate
- *   [47] Router
- *   [48] Permute and combine
+ *   [1]  core/version.h           Version and configuration
+ *   [2]  core/status.h            Status and errors
+ *   [3]  core/dtype.h             Data types
+ *   [4]  formats/scaling.h        Scaling modes
+ *   [5]  core/tensor.h            Sizes, shapes and grouped tensors
+ *   [6]  core/snapshot.h          Prepare and snapshot
+ *   [7]  core/layout.h            Workspace layouts
+ *   [8]  core/cublaslt.h          cuBLASLt's functions
+ *   [9]  core/options.h           Options
+ *   [10] core/gemm.h              Grouped GEMM
+ *   [11] core/plan.h              Plan and explain
+ *   [12] core/validation.h        Validation
+ *   [13] layer/types.h            Gated activations
+ *   [14] layer/linear_types.h     Grouped linear
+ *   [15] layer/mlp_types.h        Grouped MLP
+ *   [16] layer/chain_types.h      Op chain
+ *   [17] moe/types.h              MoE operations
+ *   [18] core/api.h               Functions
+ *   [19] core/helpers.h           Helpers
+ *   [20] core/names.h             Names and texts
+ *   [21] core/constructors.h      Constructors
+ *   [22] formats/convert.h        Conversions
+ *   [23] formats/scale_layout.h   Scale layouts
+ *   [24] core/layouts.h           Layout arithmetic
+ *   [25] core/checks.h            Checks of tensors and matrices
+ *   [26] core/apart.h             What a call writes lies apart
+ *   [27] core/prepare.h           Prepare
+ *   [28] core/problem.h           The problem of a GEMM
+ *   [29] core/tables.h            Backend and quirk tables
+ *   [30] cpu/rows.h               Rows
+ *   [31] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [32] core/setup.h             Set-up of a grouped cuBLASLt matmul
+ *   [33] core/explain.h           Explain and plan
+ *   [34] core/product.h           The product of one group
+ *   [35] cpu/gemm.h               CPU GEMM
+ *   [36] core/dispatch.h          Check and run a GEMM
+ *   [37] core/tune.h              Tune, save and load a plan
+ *   [38] cpu/real.h               Formulas
+ *   [39] layer/formulas.h         Activation formulas
+ *   [40] layer/activation.h       Activations
+ *   [41] layer/linear.h           Grouped linear layer
+ *   [42] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [43] layer/mlp.h              Grouped MLP
+ *   [44] layer/chain_rules.h      Op chain: rules and buffers
+ *   [45] layer/chain.h            Op chain
+ *   [46] cpu/validate.h           Validate
+ *   [47] moe/router.h             Router
+ *   [48] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
 
-/* ==== [1] Version and configuration ==== */
+/* ==== [1] Version and configuration (src/core/version.h) ==== */
 
 #define TEGROUP_VERSION_MAJOR 0
 #define TEGROUP_VERSION_MINOR 1
@@ -145,13 +145,13 @@ struct cublasLtContext;
 #define TEGROUP_MAX_COLS   (INT64_C(1) << 31) /* columns, and elements between rows                        */
 #define TEGROUP_ALIGNMENT  256           /* bytes: every workspace and snapshot, and each item within them */
 
-/* ==== [2] Status and errors ==== */
+/* ==== [2] Status and errors (src/core/status.h) ==== */
 
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
     X(OK, 0, "ok")                                                                                   \
     X(ERROR_NULL_ARGUMENT, 1, "a required pointer is NULL")                                          \
-    X(ERROR_STRUCT_SIZE, 2, "struct_size is not the size of this version's struct")                  \
+    X(ERROR_STRUCT_SIZE, 2, "struct_size is not that of this version's struct, nor of an older one")  \
     X(ERROR_UNSET, 3, "a required enum was left at zero")                                            \
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \
@@ -160,7 +160,7 @@ struct cublasLtContext;
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \
-    X(ERROR_CAPACITY, 11, "a snapshot or index refers to rows that the buffer does not hold")        \
+    X(ERROR_CAPACITY, 11, "a snapshot refers to rows that the buffer does not hold")                 \
     X(ERROR_OVERFLOW, 12, "a size does not fit the machine's address space")                         \
     X(ERROR_COMBINATION, 13, "two fields exclude each other")                                        \
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
@@ -197,10 +197,12 @@ typedef struct tegroup_error {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
-                                of an MLP's call, where the compiler optimises                           */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
+                                of an MLP's call, where the compiler optimises; and of lists in host memory that
+                                an address is there wherever one is used                                 */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks snapshots in host memory, and asks the driver whose memory a device
+                                pointer is. Entries of a list in host memory are compared with single
+                                buffers and, where they are written, with each other (by the square of
+                                their number), not with entries of another list                          */
 } tegroup_check_level;
 
 /* An unread status is a warning. */
@@ -210,7 +212,7 @@ typedef enum tegroup_check_level {
 #define TEGROUP_IMPL_NODISCARD
 #endif
 
-/* ==== [3] Data types ==== */
+/* ==== [3] Data types (src/core/dtype.h) ==== */
 
 /* Name, number (stable), bits an element. FP8 and FP4: OCP 8-bit Floating Point 1.0, OCP Microscaling 1.0. */
 #define TEGROUP_DTYPE_LIST(X)                                                                        \
@@ -240,7 +242,7 @@ typedef enum tegroup_space {
     TEGROUP_SPACE_DEVICE = 2
 } tegroup_space;
 
-/* ==== [4] Scaling modes ==== */
+/* ==== [4] Scaling modes (src/formats/scaling.h) ==== */
 
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
  * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
@@ -290,7 +292,7 @@ typedef struct tegroup_scale_extent {
     int64_t bytes;
 } tegroup_scale_extent;
 
-/* ==== [5] Sizes, shapes and grouped tensors ==== */
+/* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor.h) ==== */
 
 /* The three ways in which group sizes are written down. */
 typedef enum tegroup_encoding {
@@ -330,7 +332,8 @@ typedef struct tegroup_shape {
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
-                                 and at least 1; else 0                                                       */
+                                 and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
+                                 its group, and nothing has to be said of them all                             */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -350,9 +353,9 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
-                                             that a call does not work on (no rows; skipped) it may be NULL, but not of
-                                             those whose weight gradient is written where they have no rows, with
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a
+                                             call uses none (no rows, no columns, an operand of an empty sum; skipped)
+                                             it may be NULL, but not where a weight gradient is written of no rows, with
                                              zeros or beta * c (accumulate leaves it alone). The list is an input:
                                              nothing that a call writes may overlap it                        */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */
@@ -370,7 +373,7 @@ typedef struct tegroup_matrix {
     tegroup_dtype dtype; /* UNSET = this optional matrix is absent                      */
 } tegroup_matrix;
 
-/* ==== [6] Prepare and snapshot ==== */
+/* ==== [6] Prepare and snapshot (src/core/snapshot.h) ==== */
 
 /* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
  * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
@@ -411,7 +414,7 @@ typedef struct tegroup_snapshot_header {
     int64_t  rows_end;   /* row after the last valid one; the tail begins here               */
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
-    int64_t  capacity_elements; /* 0 when regular                                            */
+    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would need */
     int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 
@@ -442,7 +445,7 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
 
-/* ==== [7] Workspace layouts ==== */
+/* ==== [7] Workspace layouts (src/core/layout.h) ==== */
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
@@ -460,7 +463,7 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* ==== [8] cuBLASLt's functions ==== */
+/* ==== [8] cuBLASLt's functions (src/core/cublaslt.h) ==== */
 
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
  * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
@@ -494,7 +497,7 @@ typedef struct tegroup_cublaslt_functions {
 } tegroup_cublaslt_functions;
 #undef TEGROUP_IMPL_MEMBER
 
-/* ==== [9] Options ==== */
+/* ==== [9] Options (src/core/options.h) ==== */
 
 /* The type in which products are summed. */
 typedef enum tegroup_compute {
@@ -551,7 +554,7 @@ typedef struct tegroup_options {
                                           CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
 } tegroup_options;
 
-/* ==== [10] Grouped GEMM ==== */
+/* ==== [10] Grouped GEMM (src/core/gemm.h) ==== */
 
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
@@ -613,7 +616,7 @@ typedef struct tegroup_gemm_desc {
     tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;
 
-/* ==== [11] Plan and explain ==== */
+/* ==== [11] Plan and explain (src/core/plan.h) ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -762,7 +765,7 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [12] Validation ==== */
+/* ==== [12] Validation (src/core/validation.h) ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
@@ -800,7 +803,7 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out                                                                             */
 } tegroup_validate_desc;
 
-/* ==== [13] Gated activations ==== */
+/* ==== [13] Gated activations (src/layer/types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
  * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
@@ -840,7 +843,7 @@ typedef struct tegroup_activation_desc {
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
-    tegroup_matrix     output;      /* out [rows, width]                                                          */
+    tegroup_matrix     output;      /* out [rows, width]; not gated: may be input itself, with its ld and dtype   */
 } tegroup_activation_desc;
 
 /* Gradient of the above. */
@@ -854,11 +857,12 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself           */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld and dtype,
+                                          and grad_output where not gated                                         */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;
 
-/* ==== [14] Grouped linear ==== */
+/* ==== [14] Grouped linear (src/layer/linear_types.h) ==== */
 
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
@@ -911,7 +915,7 @@ typedef struct tegroup_linear_plan {
     tegroup_plan   grad_row_scale;
 } tegroup_linear_plan;
 
-/* ==== [15] Grouped MLP ==== */
+/* ==== [15] Grouped MLP (src/layer/mlp_types.h) ==== */
 
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
@@ -1038,7 +1042,7 @@ typedef enum tegroup_mlp_memory {
     TEGROUP_MLP_SAVED_BY_DGRAD    = 4
 } tegroup_mlp_memory;
 
-/* ==== [16] Op chain ==== */
+/* ==== [16] Op chain (src/layer/chain_types.h) ==== */
 
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
@@ -1079,9 +1083,12 @@ typedef struct tegroup_chain_op {
  * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
-    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op. May be x, of
+                                       the same dtype, for BIAS, SCALE without grad_row_scale, and an ACTIVATION that has no
+                                       gate and whose dx is not computed                                           */
     tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
-                                       Not taken by BIAS                                                           */
+                                       Not taken by BIAS. May be dy, of the same dtype, for SCALE and an ACTIVATION that has
+                                       no gate                                                                     */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
     tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */
@@ -1160,9 +1167,12 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [17] MoE operations ==== */
+/* ==== [17] MoE operations (src/moe/types.h) ==== */
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
+ * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
+ * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
+ * where probabilities are F32, but for ties.)
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
  * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
  * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
@@ -1183,13 +1193,17 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
 } tegroup_router_desc;
 
-/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed.
+ * An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went nowhere, and that
+ * weight's gradient is not read; but its probability is part of what normalize divided by, and has a gradient: the dropped
+ * experts are those of the largest probabilities that the token does not list, of equal ones the lower. (Between equal
+ * ones the router may have known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
-    tegroup_matrix indices;       /* in                                                                          */
+    tegroup_matrix indices;       /* in  [tokens, k], I32, likewise; -1 where dropped since                      */
     tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
@@ -1198,7 +1212,8 @@ typedef struct tegroup_router_backward_desc {
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
- * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1. */
+ * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
+ * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU. */
 typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
@@ -1211,8 +1226,9 @@ typedef struct tegroup_permutation_desc {
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy (a
- * signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its rows; see there. */
+/* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
+ * absent: a copy (a signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its
+ * rows; see there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
@@ -1223,8 +1239,9 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix permuted;     /* out [rows, width]; must not overlap an input                                 */
 } tegroup_permute_desc;
 
-/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots with row -1
- * add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No atomics: bitwise repeatable. */
+/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
+ * row is outside 0 .. rows-1 add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No
+ * atomics: bitwise repeatable. */
 typedef struct tegroup_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_desc)                                                 */
     tegroup_space  space;
@@ -1234,8 +1251,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
 } tegroup_combine_desc;
 
-/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others untouched),
- * grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots with row -1. */
+/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
+ * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 .. rows-1. */
 typedef struct tegroup_combine_backward_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
     tegroup_space  space;
@@ -1262,7 +1279,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [18] Functions ==== */
+/* ==== [18] Functions (src/core/api.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1484,7 +1501,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [19] Helpers ==== */
+/* ==== [19] Helpers (src/core/helpers.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1538,6 +1555,25 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
  * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
+/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at their end, and a
+ * function reads no further than struct_size. */
+static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
+    return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
+}
+#define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
+/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
+#define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
+    do {                                                                                                               \
+        TEGROUP_IMPL_RULE((desc) != NULL, ERROR_NULL_ARGUMENT, #desc, "must not be NULL", 1, 0);                       \
+        TEGROUP_IMPL_RULE(tegroup_impl_size_fits((desc)->struct_size, sizeof taken), ERROR_STRUCT_SIZE, "struct_size", \
+                          TEGROUP_IMPL_SIZE_RULE, sizeof taken, (desc)->struct_size);                                  \
+        if ((desc)->struct_size < sizeof taken) {                                                                      \
+            memset(&taken, 0, sizeof taken);                                                                           \
+            memcpy(&taken, (desc), (desc)->struct_size);                                                               \
+            taken.struct_size = sizeof taken;                                                                          \
+            (desc) = &taken;                                                                                           \
+        }                                                                                                              \
+    } while (0)
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \
@@ -1549,6 +1585,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? 
 TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
+/* Is i an index of something that has `count`? */
+TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
@@ -1583,7 +1621,7 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [20] Names and texts ==== */
+/* ==== [20] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1707,7 +1745,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [21] Constructors ==== */
+/* ==== [21] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -1758,7 +1796,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [22] Conversions ==== */
+/* ==== [22] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1891,7 +1929,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [23] Scale layouts ==== */
+/* ==== [23] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1951,7 +1989,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [24] Layout arithmetic ==== */
+/* ==== [24] Layout arithmetic (src/core/layouts.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2068,7 +2106,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [25] Checks of tensors and matrices ==== */
+/* ==== [25] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2085,6 +2123,7 @@ typedef enum tegroup_impl_operand {
 #define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
     X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
     X(ROWS, name ".shape.rows") X(COLS, name ".shape.cols") X(ELEMENTS, name ".shape.elements")                    \
+    X(OFFSETS, name ".shape.offsets")                                                                              \
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
@@ -2177,6 +2216,28 @@ static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const 
     return stored;
 }
 
+/* One buffer or a list: not both, and what bounds the one is not said of the other. */
+static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape;
+    if (!tegroup_impl_listed(t)) {
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
+                              || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
+                          ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
+                          "must be what the buffer holds: with sizes on the device nothing else bounds col_sizes", 1,
+                          0);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ELEMENTS),
+                      "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
+    TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
+                      "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* Rules of one tensor by itself, data pointers apart. */
 static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -2229,6 +2290,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
     TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                            "must be a tegroup_space");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_list(t, name, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -2263,6 +2325,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
+        if (tegroup_impl_listed(t)) continue;
         end = tegroup_impl_max(0, view.offset[g]);
         if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_add(tegroup_impl_mul(rows - 1, ld), cols));
         TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
@@ -2300,10 +2363,10 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     if (header->irregular) {
         TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-        TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared for at most shape.elements elements", shape->elements,
-                          header->capacity_elements);
-        TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->capacity_elements <= shape->elements, ERROR_CAPACITY,
+                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
+                          shape->elements, header->capacity_elements);
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared with this ld", t->ld, header->ld);
     }
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
@@ -2321,15 +2384,12 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     const tegroup_shape *shape = &t->shape;
     const size_t element = tegroup_impl_element(t->dtype);
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
-                          TEGROUP_SPACE_HOST, 0);
         if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                           "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
     if (shape->groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
@@ -2475,11 +2535,8 @@ static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_mat
     return TEGROUP_OK;
 }
 
-/* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
-                                                     tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
-                      expected, struct_size);
+/* Where all that a descriptor points to is. */
+static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;
@@ -2521,7 +2578,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [26] What a call writes lies apart ==== */
+/* ==== [26] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -2634,7 +2691,7 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
-/* ==== [27] Prepare ==== */
+/* ==== [27] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -2751,13 +2808,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
     int64_t reach = tegroup_impl_prepare_reach(p, x);
-    x->offset = tegroup_impl_clamp(offset, 0, p->capacity_elements);
-    if (reach == 0 || (offset == x->offset && reach <= p->capacity_elements - offset)) return 0;
+    int64_t bound = p->capacity_elements > 0 ? p->capacity_elements : reach > 0 ? INT64_MAX : 0;
+    x->offset = tegroup_impl_clamp(offset, 0, bound);
+    if (reach == 0 || (offset == x->offset && reach <= bound - offset)) return 0;
     x->rows = 0;
     return TEGROUP_SNAPSHOT_ELEMENTS;
 }
@@ -2922,10 +2980,12 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
             prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
     }
     for (g = 0; g < p->groups; g++) {
-        int64_t rows = tegroup_impl_max(0, p->out_rows[g]);
+        const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
+        const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);
         header->rows_total += rows;
         header->rows_max = tegroup_impl_max(header->rows_max, rows);
-        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, p->start[g] + rows);
+        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, placed.start + rows);
+        if (reach > 0) header->capacity_elements = tegroup_impl_max(header->capacity_elements, placed.offset + reach);
     }
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
@@ -3063,8 +3123,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
@@ -3119,10 +3178,12 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;
     (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 
@@ -3171,7 +3232,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [28] The problem of a GEMM ==== */
+/* ==== [28] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -3215,8 +3276,9 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
                       o->stream_count);
     TEGROUP_IMPL_RULE(o->host_sizes_final == 0 || o->host_sizes_final == 1, ERROR_VALUE, "options.host_sizes_final",
                       "must be 0 or 1", 1, o->host_sizes_final);
-    TEGROUP_IMPL_RULE(!o->cublaslt_functions || o->cublaslt_functions->struct_size == sizeof *o->cublaslt_functions,
-                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", "must be the size of the struct",
+    TEGROUP_IMPL_RULE(!o->cublaslt_functions
+                          || tegroup_impl_size_fits(o->cublaslt_functions->struct_size, sizeof *o->cublaslt_functions),
+                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", TEGROUP_IMPL_SIZE_RULE,
                       sizeof *o->cublaslt_functions, o->cublaslt_functions->struct_size);
     return TEGROUP_OK;
 }
@@ -3373,6 +3435,23 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* What has memory must be said to be there: else it would be left out without a word. */
+static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_error *error) {
+    if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+    if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+    TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype != TEGROUP_DTYPE_UNSET || !desc->row_scale, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    return TEGROUP_OK;
+}
+
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
 static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_problem *problem, tegroup_error *error) {
@@ -3383,7 +3462,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
@@ -3395,6 +3474,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_said(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
@@ -3444,12 +3524,13 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
 
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [29] Backend and quirk tables ==== */
+/* ==== [29] Backend and quirk tables (src/core/tables.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3555,7 +3636,7 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     return 0;
 }
 
-/* ==== [30] Rows ==== */
+/* ==== [30] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3661,7 +3742,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [31] CPU GEMM kernel ==== */
+/* ==== [31] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3947,7 +4028,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [32] Set-up of a grouped cuBLASLt matmul ==== */
+/* ==== [32] Set-up of a grouped cuBLASLt matmul (src/core/setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4265,7 +4346,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [33] Explain and plan ==== */
+/* ==== [33] Explain and plan (src/core/explain.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4577,13 +4658,17 @@ static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, c
     return 1;
 }
 
-static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                      "must be the size of the struct", sizeof *given, given->struct_size);
-    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
-                      given->cublaslt_version);
-    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
+                      "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
+    memset(target, 0, sizeof *target);
+    memcpy(target, given, given->struct_size);
+    target->struct_size = sizeof *target;
+    TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
+    TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }
 
@@ -4593,8 +4678,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
-        *target = *given;
+        TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
         target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
 #if defined(TEGROUP_IMPL_CUDA)
@@ -4604,7 +4688,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
-    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
+    if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
 
@@ -4770,9 +4854,10 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                            tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_gemm_desc taken;
     tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
     tegroup_plan plan;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     memcpy(verdicts, said, sizeof said);
@@ -4809,11 +4894,12 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                              tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [34] The product of one group ==== */
+/* ==== [34] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -4918,7 +5004,23 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
     return p;
 }
 
-/* ==== [35] CPU GEMM ==== */
+/* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    uint32_t used = 0;
+    if (p->skip) return 0;
+    if (p->m > 0 && p->n > 0 && !p->untouched) {
+        used |= 1u << TEGROUP_IMPL_D;
+        if (p->k > 0) used |= 1u << TEGROUP_IMPL_A | 1u << TEGROUP_IMPL_B;
+        if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
+        if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
+    }
+    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
+        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    return used;
+}
+
+/* ==== [35] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -5181,7 +5283,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [36] Check and run a GEMM ==== */
+/* ==== [36] Check and run a GEMM (src/core/dispatch.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5247,10 +5349,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
 }
 
 static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              const char *space_field, tegroup_error *error) {
+                                                              tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
-    TEGROUP_IMPL_RULE(!s->data || s->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, space_field, "must be set with data",
-                      TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
                       1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field,
@@ -5321,42 +5421,102 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
- * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
+/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
+static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t i;
+    for (i = 0; i < 4; i++) {
+        const int ragged = tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape);
+        if (ragged && tensors[i]->shape.row_sizes.space != TEGROUP_SPACE_HOST) return 0;
+        views[i] = tegroup_snapshot_read(ragged ? tensors[i]->shape.snapshot : NULL);
+    }
+    return 1;
+}
+
+/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
+ * activations, or the smallest number would be what is worked on. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    tegroup_snapshot_view views[4];
     int32_t i, g;
-    if (ragged && desc->a.shape.row_sizes.space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
-    const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
-    for (i = 0; i < 5; i++) {
-        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+    if (!tegroup_impl_host_views(desc, views) || !views[TEGROUP_IMPL_A].rows) return TEGROUP_OK;
+    for (i = TEGROUP_IMPL_B; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
-        const tegroup_snapshot_view view = tegroup_snapshot_read(here ? t->shape.snapshot : NULL);
-        const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
-                  result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
-                  meets =
-                      sizes.rows && view.rows
-                      && (wgrad ? operand == TEGROUP_IMPL_B : operand == TEGROUP_IMPL_C || operand == TEGROUP_IMPL_D);
-        const size_t element = tegroup_impl_element(t->dtype);
-        for (g = 0; g < t->shape.groups; g++) {
-            const int64_t rows = sizes.rows ? sizes.rows[g] : desc->a.shape.rows;
-            if (meets)
-                TEGROUP_IMPL_RULE(tegroup_impl_max(0, view.rows[g]) == tegroup_impl_max(0, rows), ERROR_CAPACITY,
-                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must give each group as many rows as a's",
-                                  tegroup_impl_max(0, rows), tegroup_impl_max(0, view.rows[g]));
-            if (!walks || rows < 0 || (rows == 0 && (!result || desc->accumulate))) continue; /* never looked at */
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
-                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
-                              (uintptr_t)t->pointers[g] % element);
+        if (!views[i].rows || (i == TEGROUP_IMPL_B) != wgrad) continue;
+        for (g = 0; g < desc->a.shape.groups; g++) {
+            const int64_t rows = tegroup_impl_max(0, views[TEGROUP_IMPL_A].rows[g]),
+                          here = tegroup_impl_max(0, views[i].rows[g]);
+            TEGROUP_IMPL_RULE(here == rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                              "must give each group as many rows as a's", rows, here);
         }
     }
+    return TEGROUP_OK;
+}
+
+/* A list's address of a group that uses it. */
+static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
+                                                      tegroup_error *error) {
+    const size_t element = tegroup_impl_element(t->dtype);
+    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+    return TEGROUP_OK;
+}
+
+/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
+static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                        const tegroup_impl_names *names,
+                                                        const tegroup_snapshot_view *view, const unsigned char *used,
+                                                        tegroup_error *error) {
+    const tegroup_impl_name *name = names->operand[operand];
+    const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
+    int32_t g, h;
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
+        for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
+            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
+            const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
+            if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
+            TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
+                                  >= x.rows,
+                              ERROR_OVERLAP, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold buffers that share nothing; expected and got are two groups whose do", g, h);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
+ * and at the deep level at those of results against each other. */
+static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                      tegroup_error *error) {
+    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
+    tegroup_gemm_desc host; /* whose scalars the host may read */
+    tegroup_snapshot_view views[4];
+    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
+    uint32_t listed = 0;
+    int32_t i, g;
+    for (i = 0; i < 5; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
+            listed |= 1u << i;
+    if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
+    host = *desc;
+    if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
+    if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
+    for (g = 0; g < desc->a.shape.groups; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
+        used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
+        for (i = 0; i < 5; i++)
+            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
+    }
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
+    if (listed >> TEGROUP_IMPL_D & 1u)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
+    if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
     return TEGROUP_OK;
 }
 
@@ -5388,8 +5548,6 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                           tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                         "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
                       "must not be NULL", 1, 0);
@@ -5416,18 +5574,16 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
-        const tegroup_impl_name *name = names->operand[i];
-        if (t->dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, name, level, error));
-        else
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_absent(t, name, i == TEGROUP_IMPL_C ? desc->d.dtype : desc->a.dtype, error));
+        if (t->dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_row_scale(desc, &problem, error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_lists(desc, names, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
@@ -5436,15 +5592,22 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* In the words of tegroup_gemm. */
+static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
 
-/* What tegroup_gemm_check has passed. */
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    return tegroup_impl_gemm_check_own(plan, desc, error);
+}
+
+/* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     (void)stream, (void)error;
@@ -5457,11 +5620,14 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [37] Tune, save and load a plan ==== */
+/* ==== [37] Tune, save and load a plan (src/core/tune.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5480,12 +5646,13 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tune_desc taken;
+    tegroup_gemm_desc gemm_taken;
+    const tegroup_gemm_desc *gemm;
     int32_t i;
     (void)stream;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
                       desc->overwrite);
@@ -5496,10 +5663,14 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    gemm = desc->gemm;
+    TEGROUP_IMPL_TAKE(gemm, gemm_taken);
+    taken = *desc;
+    taken.gemm = gemm;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, &taken, stream, error);
 #endif
-    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = -1;
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && taken.milliseconds; i++) taken.milliseconds[i] = -1;
     return TEGROUP_OK;
 }
 
@@ -5565,14 +5736,12 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
 TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same;
+    tegroup_gemm_desc same; /* an older descriptor is completed in it */
     tegroup_plan made;
     uint64_t hash;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, same);
     TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
     TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
                       TEGROUP_SAVED_PLAN_BYTES, size);
     memcpy(&saved, bytes, sizeof saved);
@@ -5608,7 +5777,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [38] Formulas ==== */
+/* ==== [38] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5634,22 +5803,12 @@ TEGROUP_IMPL_HD float tegroup_impl_choice_grad_f32(float grad_weight, float dot,
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f32(float x, int32_t i, float best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
-}
-
 /* Gradient of a chosen probability, by way of its weight: `chosen` sums the token's, `dot` those times their gradients. */
 TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double dot, double chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_f64(double x, int32_t i, double best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
-}
-
-/* ==== [39] Activation formulas ==== */
+/* ==== [39] Activation formulas (src/layer/formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -5827,8 +5986,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, float alpha, float x, float *slope) {
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5892,8 +6051,8 @@ TEGROUP_IMPL_HD float tegroup_impl_activation_f32(tegroup_activation kind, int h
 
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half, double alpha, double x, double *slope) {
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
@@ -5955,7 +6114,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [40] Activations ==== */
+/* ==== [40] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -5980,6 +6139,7 @@ static inline float tegroup_impl_row_scale_f32(const tegroup_matrix *scale, int6
     return tegroup_impl_load_f32(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
+/* A piece of the row is read before its results are stored, so output may be input. */
 static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6000,7 +6160,7 @@ static inline void tegroup_impl_activation_row_f32(const tegroup_activation_desc
     }
 }
 
-/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
 static inline void tegroup_impl_activation_grad_row_f32(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6036,6 +6196,7 @@ static inline double tegroup_impl_row_scale_f64(const tegroup_matrix *scale, int
     return tegroup_impl_load_f64(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
+/* A piece of the row is read before its results are stored, so output may be input. */
 static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6056,7 +6217,7 @@ static inline void tegroup_impl_activation_row_f64(const tegroup_activation_desc
     }
 }
 
-/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
 static inline void tegroup_impl_activation_grad_row_f64(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -6124,30 +6285,42 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
 
 /* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
 typedef struct tegroup_impl_matrix_name {
-    const char *paths[5]; /* as TEGROUP_IMPL_MATRIX_PATHS */
-    const char *apart;
+    const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
+    const char *apart;       /* the rule of another that shares its memory */
+    const char *apart_or_it; /* ... and may do so where it is this one, and the operation in place */
 } tegroup_impl_matrix_name;
 
 typedef struct tegroup_impl_activation_names {
     tegroup_impl_matrix_name input, row_scale, output, grad_output, grad_input, grad_row_scale;
-    const char *in_place; /* the rule of a grad_input that shares memory with input */
     const char *snapshot;
 } tegroup_impl_activation_names;
 
 static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
 #define TEGROUP_IMPL_OWN(name)                                                                                         \
-    { TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name }
-    static const tegroup_impl_activation_names names = {
-        TEGROUP_IMPL_OWN("input"),
-        TEGROUP_IMPL_OWN("row_scale"),
-        TEGROUP_IMPL_OWN("output"),
-        TEGROUP_IMPL_OWN("grad_output"),
-        TEGROUP_IMPL_OWN("grad_input"),
-        TEGROUP_IMPL_OWN("grad_row_scale"),
-        "must not overlap input, unless it is input with the same ld and dtype",
-        "snapshot"};
+    {                                                                                                                  \
+        TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name,                                                     \
+            "must not overlap " name ", unless it is " name " with the same ld and dtype"                              \
+    }
+    static const tegroup_impl_activation_names names = {TEGROUP_IMPL_OWN("input"),
+                                                        TEGROUP_IMPL_OWN("row_scale"),
+                                                        TEGROUP_IMPL_OWN("output"),
+                                                        TEGROUP_IMPL_OWN("grad_output"),
+                                                        TEGROUP_IMPL_OWN("grad_input"),
+                                                        TEGROUP_IMPL_OWN("grad_row_scale"),
+                                                        "snapshot"};
 #undef TEGROUP_IMPL_OWN
     return &names;
+}
+
+/* A result that may be an operand: each of its elements comes from the one in the same place. in_place 0: it may not. */
+static inline tegroup_status tegroup_impl_check_apart_or_it(const tegroup_matrix *out, const char *field,
+                                                            const tegroup_matrix *other,
+                                                            const tegroup_impl_matrix_name *name, int in_place,
+                                                            tegroup_error *error) {
+    if (in_place && out->data == other->data && out->dtype == other->dtype
+        && tegroup_impl_matrix_ld(out) == tegroup_impl_matrix_ld(other))
+        return TEGROUP_OK;
+    return tegroup_impl_check_matrix_apart(out, field, other, in_place ? name->apart_or_it : name->apart, error);
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
@@ -6155,8 +6328,7 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                            const tegroup_impl_activation_names *names,
                                                            tegroup_error *error) {
     const char *const *output = names->output.paths;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -6165,8 +6337,8 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
                                                  TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->input, names->input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->output, output[0], &desc->input, &names->input,
+                                                    !tegroup_impl_gated(desc->activation), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
@@ -6197,6 +6369,8 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    tegroup_activation_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
 }
@@ -6222,9 +6396,7 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
                                                                     tegroup_error *error) {
     const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
     int64_t rows, cols;
-    int in_place;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(
@@ -6238,15 +6410,12 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
-               && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
                                                      names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                                     names->grad_output.apart, error));
-    if (!in_place)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->input, names->in_place, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                                    &names->grad_output, !tegroup_impl_gated(desc->activation), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->input, &names->input, 1, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
                                                      names->input.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
@@ -6287,11 +6456,13 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_activation_backward_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [41] Grouped linear layer ==== */
+/* ==== [41] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -6648,8 +6819,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
 /* The layer's own rules. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
                                                        tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, layer);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
@@ -6659,7 +6829,9 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
                                                tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_impl_layer layer;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
@@ -6673,9 +6845,11 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
                                                     tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_linear_plan made;
     tegroup_impl_layer layer;
     int product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -6686,43 +6860,48 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     return TEGROUP_OK;
 }
 
+/* A call: its layer points into the descriptor that it took. */
+typedef struct tegroup_impl_linear_call {
+    tegroup_linear_desc taken;
+    tegroup_impl_layer layer;
+} tegroup_impl_linear_call;
+
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
-static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear_plan *plan,
-                                                            const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
-                                                            tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
+                                                       const tegroup_linear_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    tegroup_impl_linear_layer(desc, layer);
+    TEGROUP_IMPL_TAKE(desc, call->taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    tegroup_impl_linear_layer(desc, &call->layer);
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_dgrad(&layer, plan, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [42] Grouped MLP: tensors and rules ==== */
+/* ==== [42] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -6784,15 +6963,19 @@ static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 /* What the activation's matrices are here. */
 static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
 #define TEGROUP_IMPL_ROWS(name)                                                                                        \
-    { {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name }
+    {                                                                                                                  \
+        {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name,   \
+            "must not overlap " name ", unless it is " name " with the same dtype"                                     \
+    }
     static const tegroup_impl_activation_names names = {
         TEGROUP_IMPL_ROWS("preactivation"),
-        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"}, "must not overlap row_scale"},
+        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"},
+         "must not overlap row_scale",
+         NULL},
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("grad_preactivation"),
         TEGROUP_IMPL_ROWS("grad_row_scale"),
-        "must not overlap preactivation, unless it is preactivation with the same dtype",
         "input.shape.snapshot"};
 #undef TEGROUP_IMPL_ROWS
     return &names;
@@ -6986,8 +7169,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                                                     tegroup_error *error) {
     int64_t width;
     int i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));
@@ -7038,7 +7220,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [43] Grouped MLP ==== */
+/* ==== [43] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -7227,9 +7409,11 @@ static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc
 
 TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     tegroup_mlp_plan made;
     int layer, product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -7291,8 +7475,10 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
@@ -7389,8 +7575,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
                                                     const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
     int layer, product;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     call->desc = desc;
     call->plans = plans;
     call->reads = call->writes = 0;
@@ -7644,29 +7829,35 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [44] Op chain: rules and buffers ==== */
+/* ==== [44] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -7863,6 +8054,7 @@ static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *ch
     for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
         return "the linear after it scales its bias by other numbers";
+    if (chain->values[i + 2].data && chain->values[i + 2].data == chain->values[i + 1].data) return "it works in place";
     for (j = 0; j < 3; j++)
         if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
             return "it and its neighbours have different routings";
@@ -7894,8 +8086,7 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
 /* The descriptor's own numbers, and its input. */
 static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
     static const char *const input[] = TEGROUP_IMPL_PATHS("input");
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
@@ -8064,6 +8255,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+    int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
 static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
@@ -8079,6 +8271,54 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Does op i put its results where it reads them from? */
+static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                              int32_t i, int backward) {
+    const void *from = backward ? chain->grads[i + 1].data : chain->values[i].data,
+               *to = backward ? chain->grads[i].data : chain->values[i + 1].data;
+    return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
+}
+
+/* It may where each element comes from the one that lies there and, forward, its backward does not read that one again. */
+static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
+                                                               const tegroup_impl_chain *chain, int32_t i, int backward,
+                                                               tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_dtype from = backward ? chain->grads[i + 1].dtype : chain->values[i].dtype,
+                        to = backward ? chain->grads[i].dtype : chain->values[i + 1].dtype;
+    const int by_element = op->kind == TEGROUP_CHAIN_BIAS || op->kind == TEGROUP_CHAIN_SCALE
+                           || (op->kind == TEGROUP_CHAIN_ACTIVATION && !tegroup_impl_gated(op->activation)
+                               && (i == 0 || !(chain->fused >> (i - 1) & 1u))),
+              read_again = !backward
+                           && (op->kind == TEGROUP_CHAIN_SCALE
+                                   ? TEGROUP_IMPL_THERE(chain->arguments[i].grad_row_scale)
+                                   : op->kind == TEGROUP_CHAIN_ACTIVATION && TEGROUP_IMPL_THERE(chain->grads[i]));
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_chain_in_place(desc, chain, i, backward) || (by_element && !read_again && from == to),
+        ERROR_OVERLAP, backward ? "arguments.grad_input.data" : "arguments.out.data",
+        backward ? "must not overlap the gradient that its op reads, unless it is that with the same dtype, "
+                   "of a SCALE or an ACTIVATION without gate"
+                 : "must not overlap what its op reads, unless it is that with the same dtype, of a BIAS, a "
+                   "SCALE or an ACTIVATION without gate, and backward does not read it again",
+        0, 1);
+    return TEGROUP_OK;
+}
+
+/* Where op i puts its results: a buffer of its own, or the one that it reads, which is then written. */
+static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                  int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    if (backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS) return; /* it hands the gradient on */
+    if (!TEGROUP_IMPL_THERE(*(backward ? &given->grad_input : &given->out))) buffers->next = -1;
+    else if (buffers->next >= 0 && tegroup_impl_chain_in_place(desc, chain, i, backward))
+        buffers->all[buffers->next].writes = 1;
+    else {
+        buffers->next = buffers->count;
+        if (backward) tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
+        else tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 1);
+    }
 }
 
 /* What op i touches in this direction. */
@@ -8097,9 +8337,9 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);
     if (linear && backward) tegroup_impl_chain_add_tensor(buffers, &weights->main_grad, "main_grad.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->out)
-        && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
-        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, !backward);
+    tegroup_impl_chain_add_results(desc, chain, i, backward, buffers);
+    if (backward && TEGROUP_IMPL_THERE(given->out) && i + 1 < desc->op_count) /* what the last gave is not read */
+        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 0);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_chain_add(buffers,
                                tegroup_impl_buffer_of(given->row_scale,
@@ -8110,8 +8350,6 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
                                i);
     if (!backward) return;
     tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->grad_input))
-        tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
 }
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
@@ -8126,7 +8364,13 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     buffers.count = 0;
     tegroup_impl_chain_add_tensor(&buffers, &desc->input, "input.data", -1, 0);
     if (backward) tegroup_impl_chain_add_tensor(&buffers, &chain->grads[desc->op_count], "grad_output.data", -1, 0);
-    for (i = 0; i < desc->op_count; i++) tegroup_impl_chain_op_buffers(desc, chain, i, backward, &buffers);
+    buffers.next = buffers.count - 1;
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_in_place(desc, chain, i, backward, error));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        tegroup_impl_chain_op_buffers(desc, chain, backward ? desc->op_count - 1 - i : i, backward, &buffers);
     tegroup_impl_chain_add(&buffers, tegroup_impl_workspace_buffer(&desc->options, workspace_bytes), -1);
     tegroup_impl_chain_add(
         &buffers,
@@ -8137,11 +8381,11 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [45] Op chain ==== */
+/* ==== [45] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
-    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
 }
 
@@ -8491,12 +8735,13 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
                                                      tegroup_chain_plan *plan, tegroup_impl_chain *chain,
                                                      tegroup_error *error) {
     tegroup_chain_plan made;
+    tegroup_target taken;
     tegroup_layout saved, workspace;
     size_t bytes;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    if (target) TEGROUP_IMPL_TRY(tegroup_impl_check_target(target, error));
+    if (target) TEGROUP_IMPL_TRY(tegroup_impl_take_target(target, &taken, error));
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
@@ -8522,8 +8767,11 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
 
 TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
                                                    tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -8565,8 +8813,11 @@ static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *
 TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -8708,8 +8959,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     char *gradients = NULL;
     chain->at = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
-    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace)
-        gradients = (char *)desc->options.workspace + plan->op_bytes;
+    if (desc->options.workspace) gradients = (char *)desc->options.workspace + plan->op_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
@@ -8736,19 +8986,25 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [46] Validate ==== */
+/* ==== [46] Validate (src/cpu/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -8884,12 +9140,13 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
     tegroup_impl_buffer buffers[3];
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",
@@ -8916,7 +9173,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [47] Router ==== */
+/* ==== [47] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -8932,6 +9189,18 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
     double tokens = (double)desc->probabilities.rows;
     return desc->balance_coefficient * (desc->loss_scale != 0 ? desc->loss_scale : 1) * desc->experts
            / (tokens * tokens * desc->k);
+}
+
+/* The most experts a token can choose. */
+#define TEGROUP_IMPL_CHOICES 64
+
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f32(const tegroup_router_desc *desc, const void *logits,
+                                                  const float *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
@@ -8954,8 +9223,7 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f32(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f32(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -8964,15 +9232,36 @@ static inline void tegroup_impl_router_row_f32(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
+TEGROUP_IMPL_HD void tegroup_impl_router_recall_f32(const float *probabilities, int32_t experts, int32_t k,
+                                                     int32_t *indices, float *grad_weights) {
+    int32_t j, e, i;
+    for (j = 0; j < k; j++) {
+        int32_t best = -1;
+        if (tegroup_impl_within(indices[j], experts)) continue;
+        for (e = 0; e < experts; e++) {
+            if (best >= 0 && !(probabilities[e] > probabilities[best])) continue;
+            for (i = 0; i < k && indices[i] != e; i++) {}
+            if (i == k) best = e;
+        }
+        indices[j] = best;
+        grad_weights[j] = 0;
+    }
+}
+
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
 static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backward_desc *desc, int64_t token) {
     const float *probabilities = (const float *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
-    const float *grad_weights = (const float *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
-    const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
     float per_count = balanced ? (float)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
-    int32_t pass, e, j;
+    float grad_weights[TEGROUP_IMPL_CHOICES];
+    int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
+    memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(float));
+    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    tegroup_impl_router_recall_f32(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -8984,6 +9273,15 @@ static inline void tegroup_impl_router_grad_row_f32(const tegroup_router_backwar
             if (pass == 0) mean += probabilities[e] * grad;
             else tegroup_impl_store_f32(desc->grad_logits.dtype, grad_logits, e, probabilities[e] * (grad - mean));
         }
+}
+
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_f64(const tegroup_router_desc *desc, const void *logits,
+                                                  const double *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
 }
 
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
@@ -9006,8 +9304,7 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_f64(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_f64(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -9016,15 +9313,36 @@ static inline void tegroup_impl_router_row_f64(const tegroup_router_desc *desc, 
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
+TEGROUP_IMPL_HD void tegroup_impl_router_recall_f64(const double *probabilities, int32_t experts, int32_t k,
+                                                     int32_t *indices, double *grad_weights) {
+    int32_t j, e, i;
+    for (j = 0; j < k; j++) {
+        int32_t best = -1;
+        if (tegroup_impl_within(indices[j], experts)) continue;
+        for (e = 0; e < experts; e++) {
+            if (best >= 0 && !(probabilities[e] > probabilities[best])) continue;
+            for (i = 0; i < k && indices[i] != e; i++) {}
+            if (i == k) best = e;
+        }
+        indices[j] = best;
+        grad_weights[j] = 0;
+    }
+}
+
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
 static inline void tegroup_impl_router_grad_row_f64(const tegroup_router_backward_desc *desc, int64_t token) {
     const double *probabilities = (const double *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
-    const double *grad_weights = (const double *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
-    const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
     double per_count = balanced ? (double)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
-    int32_t pass, e, j;
+    double grad_weights[TEGROUP_IMPL_CHOICES];
+    int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
+    memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(double));
+    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    tegroup_impl_router_recall_f64(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -9042,7 +9360,8 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                                                              double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
-    TEGROUP_IMPL_RULE(k >= 1 && k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, k);
+    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
+                      k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
     TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
@@ -9054,9 +9373,10 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
 
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_router_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     tegroup_impl_layout_begin(layout);
@@ -9067,6 +9387,7 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    tegroup_router_desc taken;
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -9078,8 +9399,8 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
@@ -9168,16 +9489,16 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    tegroup_router_backward_desc taken;
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
     int64_t tokens, t;
-    int32_t j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
@@ -9206,12 +9527,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
-    for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
-        for (j = 0; j < desc->k; j++) {
-            int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts",
-                              desc->experts - 1, e);
-        }
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);
@@ -9220,7 +9535,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [48] Permute and combine ==== */
+/* ==== [48] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
@@ -9244,18 +9559,6 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
     int64_t ld = weights->ld > 0 ? weights->ld : weights->cols;
     if (weights->dtype == TEGROUP_DTYPE_UNSET) return 1;
     return tegroup_impl_load_f64(weights->dtype, weights->data, slot / weights->cols * ld + slot % weights->cols);
-}
-
-/* Maps from slots to rows must stay inside the buffer that they address. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
-                                                    tegroup_error *error) {
-    int64_t i, j;
-    for (i = 0; i < tegroup_impl_matrix_rows(map); i++)
-        for (j = 0; j < map->cols; j++)
-            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
-                              field, "must hold -1 or an index within the other operand", limit - 1,
-                              tegroup_impl_i64(map, i)[j]);
-    return TEGROUP_OK;
 }
 
 /* to[j] = weight * from[j] */
@@ -9282,7 +9585,7 @@ static inline void tegroup_impl_combine_row_f32(const tegroup_combine_desc *desc
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             float weight;
-            if (rows[slot] < 0) continue;
+            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
             weight = (float)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
             tegroup_impl_load_row_f32(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
@@ -9327,7 +9630,7 @@ static inline void tegroup_impl_combine_row_f64(const tegroup_combine_desc *desc
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             double weight;
-            if (rows[slot] < 0) continue;
+            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
             weight = (double)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
             tegroup_impl_load_row_f64(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
@@ -9355,7 +9658,7 @@ static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
 
 static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
                                                                   tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.rows",
@@ -9366,8 +9669,9 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
                                                       tegroup_error *error) {
+    tegroup_permutation_desc taken;
     int64_t runs;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
@@ -9389,6 +9693,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    tegroup_permutation_desc taken;
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
@@ -9399,7 +9704,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     int64_t tokens, k, t, j, row, *slots;
     int32_t g;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
@@ -9452,13 +9757,13 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            int64_t *counter, taken, to = -1;
-            if (e >= 0 && e < view.header->groups && view.rows[e] > 0) {
+            int64_t *counter, rows, to = -1;
+            if (tegroup_impl_within(e, view.header->groups) && view.rows[e] > 0) {
                 counter = &slots[view.start[e] + view.rows[e] - 1];
-                if (*counter < 0) { /* not full */
-                    taken = -2 - *counter;
-                    to = view.start[e] + taken;
-                    if (taken + 1 < view.rows[e]) *counter = -2 - (taken + 1);
+                if (*counter < 0) {       /* not full */
+                    rows = -2 - *counter; /* taken before */
+                    to = view.start[e] + rows;
+                    if (rows + 1 < view.rows[e]) *counter = -2 - (rows + 1);
                     slots[to] = t * k + j;
                 }
             }
@@ -9472,6 +9777,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_permute_desc taken;
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -9479,9 +9785,10 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     const int64_t *slots;
     int64_t row;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
+                      TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
@@ -9498,13 +9805,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
-                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
-        if (slots[row] < 0) continue;
+        if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
         if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
             tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
@@ -9515,14 +9820,15 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
     int64_t t;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
@@ -9540,7 +9846,6 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
@@ -9551,6 +9856,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -9560,8 +9866,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
@@ -9604,20 +9910,19 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
-            int is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (row >= 0 && is_f64)
-                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
-            if (row >= 0 && !is_f64)
+            int there = tegroup_impl_within(row, desc->grad_permuted.rows),
+                is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
+            if (there && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (there && !is_f64)
                 tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;
-            if (row >= 0 && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
-            if (row >= 0 && !is_f64)
+            if (there && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
+            if (there && !is_f64)
                 grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
             tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j,
                                    grad_weight);

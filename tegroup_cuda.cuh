@@ -6,40 +6,40 @@
  * Licence: MIT, at the end of this file. Stitched from src/ by `make headers`: edit there.
  */
 
-/* Map: search for the number in brackets.
+/* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1] Guards and version
- *   [2] Launching
- *   [3] Prepare kernel
- *   [4] Rows on the GPU
- *   [5] Activation kernels
- *   [6] Router: a warp's batch of tokens
- *   [7] Router kernels
- *   [8] Permute and combine kernels
- *   [9] Validate kernels
- *   [10] GPU calls
- *   [11] cuBLASLt: functions, descriptors, algorithms
- *   [12] Set-up kernel of a grouped cuBLASLt matmul
- *   [13] cublaslt_grouped
- *   [14] cublaslt_loop
- *   [15] Portable GEMM: tiles
- *   [16] Portable GEMM: the kernels
- *   [17] Portable GEMM: the FP32 kernel
- *   [18] Portable GEMM: plan and launch
- *   [19] Hopper's instructions
- *   [20] Hopper GEMM: tiles
- *   [21] Hopper GEMM: what becomes of sums
- *   [22] Hopper GEMM: a block
- *   [23] Hopper GEMM: operands to shared memory
- *   [24] Hopper GEMM: results from shared memory
- *   [25] Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [26] Hopper GEMM: kernels, and which one a plan takes
- *   [27] Hopper GEMM: plan and launch
- *   [28] GPU backends: plan, check and run
- *   [29] GPU backends: choosing an algorithm
+ *   [1]  cuda/guards.h            Guards and version
+ *   [2]  cuda/launch.h            Launching
+ *   [3]  cuda/prepare.h           Prepare kernel
+ *   [4]  cuda/rows.h              Rows on the GPU
+ *   [5]  cuda/activation.h        Activation kernels
+ *   [6]  cuda/router_batch.h      Router: a warp's batch of tokens
+ *   [7]  cuda/router.h            Router kernels
+ *   [8]  cuda/permutation.h       Permute and combine kernels
+ *   [9]  cuda/validate.h          Validate kernels
+ *   [10] cuda/call.h              GPU calls
+ *   [11] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [12] cuda/setup.h             Set-up kernel of a grouped cuBLASLt matmul
+ *   [13] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [14] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [15] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [16] cuda/portable.h          Portable GEMM: the kernels
+ *   [17] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [18] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [19] cuda/hopper.h            Hopper's instructions
+ *   [20] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [21] cuda/sm90_results.h      Hopper GEMM: what becomes of sums
+ *   [22] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [23] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [24] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [25] cuda/sm90.h              Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [26] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
+ *   [27] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [28] cuda/dispatch.h          GPU backends: plan, check and run
+ *   [29] cuda/tune.h              GPU backends: choosing an algorithm
  */
 
-/* ==== [1] Guards and version ==== */
+/* ==== [1] Guards and version (src/cuda/guards.h) ==== */
 
 #ifndef TEGROUP_CUDA_CUH
 #define TEGROUP_CUDA_CUH
@@ -61,7 +61,7 @@
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_CUDA_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_CUDA_IMPLEMENTATION_INCLUDED
 
-/* ==== [2] Launching ==== */
+/* ==== [2] Launching (src/cuda/launch.h) ==== */
 
 #include <cuda_runtime.h>
 
@@ -154,7 +154,7 @@ static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm
                                            "options.workspace", error);
 }
 
-/* ==== [3] Prepare kernel ==== */
+/* ==== [3] Prepare kernel (src/cuda/prepare.h) ==== */
 
 /* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
  * give the same integers in any order, so the snapshot equals the host's bit for bit. */
@@ -281,10 +281,13 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
             });
     }
     for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
-        const int64_t r = tegroup_impl_max(0, p.out_rows[g]);
+        const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+        const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
         atomicAdd((unsigned long long *)&result.rows_total, (unsigned long long)r);
         atomicMax((unsigned long long *)&result.rows_max, (unsigned long long)r);
-        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(p.start[g] + r));
+        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(x.start + r));
+        if (reach > 0)
+            atomicMax((unsigned long long *)&result.capacity_elements, (unsigned long long)(x.offset + reach));
     }
     __syncthreads();
     tegroup_impl_preparation sorted = p;
@@ -323,7 +326,7 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
                                     "stream", "the prepare kernel must launch", error);
 }
 
-/* ==== [4] Rows on the GPU ==== */
+/* ==== [4] Rows on the GPU (src/cuda/rows.h) ==== */
 
 /* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
  * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
@@ -562,7 +565,7 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [5] Activation kernels ==== */
+/* ==== [5] Activation kernels (src/cuda/activation.h) ==== */
 
 static __device__ __forceinline__ float tegroup_impl_activation(tegroup_activation kind, bool half, float alpha,
                                                                float limit, float gate, float up) {
@@ -678,6 +681,7 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -822,7 +826,7 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be input. Rows are found anew at each step:
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
  * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
@@ -980,7 +984,7 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [6] Router: a warp's batch of tokens ==== */
+/* ==== [6] Router: a warp's batch of tokens (src/cuda/router_batch.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
  * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
@@ -1029,6 +1033,12 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     if (v.x[0] == largest) at = 0;
     return at;
 }
+
+/* Every bit that one of the floats has. Doubles are said to have the last one: they do not count as halves. */
+static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
+    return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<double> &) { return 1; }
 
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_sum(const tegroup_impl_quad<REAL> &v) {
@@ -1393,7 +1403,55 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [7] Router kernels ==== */
+/* ==== [7] Router kernels (src/cuda/router.h) ==== */
+
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
+ * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
+ * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+template <typename REAL>
+static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
+    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    return !halves || last < (REAL)0x1p-100
+           || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
+}
+
+/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
+ * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
+                                                                 REAL *leaves, const REAL *values, int32_t *indices) {
+    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    __syncwarp();
+    for (int32_t j = lane; j < desc.k; j += 32) leaves[indices[j]] = values[j];
+    __syncwarp();
+    for (int32_t j = 0; j < desc.k; j++) {
+        const REAL value = values[j];
+        double most = -(double)INFINITY, least = (double)INFINITY;
+        int32_t best = INT32_MAX;
+        for (int32_t e = lane; e < desc.experts; e += 32) {
+            if (leaves[e] != value) continue;
+            const double x = tegroup_impl_load_f64(desc.logits.dtype, logits, e);
+            if (x > most || best == INT32_MAX) most = x, best = e;
+            least = tegroup_impl_smaller(least, x);
+        }
+        for (int step = 16; step > 0; step /= 2) {
+            const double other = __shfl_xor_sync(0xffffffffu, most, step);
+            const int32_t its = __shfl_xor_sync(0xffffffffu, best, step);
+            if (other > most || (other == most && its < best)) most = other, best = its;
+            least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
+        }
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+            while (j + 1 < desc.k && values[j + 1] == value) j++;
+            continue;
+        }
+        if (lane == 0) {
+            indices[j] = best;
+            leaves[best] = -1;
+        }
+        __syncwarp();
+    }
+}
 
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
@@ -1406,9 +1464,9 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     enum { tokens = batch_of::tokens, share = 32 / tokens, quads = LANES * QUADS / share, nodes = quads / 4 };
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   part = lane % LANES, warp = (int32_t)threadIdx.x / 32;
-    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, the probabilities that it
-     * chose and their experts */
-    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, value_at = divisor_at + 1,
+    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, its largest
+     * logit, the probabilities that it chose and their experts */
+    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, largest_at = divisor_at + 1, value_at = divisor_at + 2,
                   index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
@@ -1426,6 +1484,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS], sums_of_all = 0;
+        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
             else batch.widen(false);
@@ -1434,11 +1494,15 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
+            bits |= tegroup_impl_quad_bits(most);
 #pragma unroll
-            for (int j = 1; j < QUADS; j++)
+            for (int j = 1; j < QUADS; j++) {
+                bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
 #pragma unroll
                 for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+            }
             const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+            if (part == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[largest_at] = largest;
 #pragma unroll
             for (int j = 0; j < QUADS; j++) {
                 /* what stands in for a quad that the row lacks counts nothing */
@@ -1500,7 +1564,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
                  *leaves = (REAL *)(rows + lane / share * way.row_bytes) + begin;
             const REAL all = tree[divisor_at];
-            REAL chosen = all != all ? all : (REAL)0;
+            REAL chosen = all != all ? all : (REAL)0, last = 2, gap = 2; /* the smallest from one choice to the next */
             REAL root[nodes];
 #pragma unroll
             for (int i = 0; i < nodes; i++)
@@ -1530,6 +1594,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                     next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
                 }
                 chosen += best;
+                gap = tegroup_impl_smaller(gap, last - best);
+                last = best;
                 if (taken) {
                     tree[value_at + j] = best;
                     ((int32_t *)tree)[index_at + j] = begin + e;
@@ -1538,6 +1604,22 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                 }
 #pragma unroll
                 for (int i = 0; i < nodes; i++) root[i] = taken && i == here ? next : root[i];
+            }
+            REAL mine = root[0];
+#pragma unroll
+            for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
+            /* to the best that is left */
+            gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, share>(mine));
+            if (__any_sync(0xffffffffu, gap == 0)) {
+                const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
+                           doubt = gap == 0 && fellow == 0 && lane / share < live && all == all
+                                   && tegroup_impl_router_doubt(last, all, tree[largest_at], halves);
+                for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+                    const int32_t place = (__ffs((int)left) - 1) / share;
+                    REAL *token = (REAL *)(memory + place * way.token_bytes);
+                    tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes),
+                                              token + value_at, (int32_t *)token + index_at);
+                }
             }
             if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
         }
@@ -1654,6 +1736,15 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     }
 }
 
+static __device__ __forceinline__ void tegroup_impl_router_recall(const float *probabilities, int32_t experts,
+                                                                  int32_t k, int32_t *indices, float *grad_weights) {
+    tegroup_impl_router_recall_f32(probabilities, experts, k, indices, grad_weights);
+}
+static __device__ __forceinline__ void tegroup_impl_router_recall(const double *probabilities, int32_t experts,
+                                                                  int32_t k, int32_t *indices, double *grad_weights) {
+    tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
+}
+
 /* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
  * balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
@@ -1693,20 +1784,27 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int32_t live = batch.live;
         /* of the lane's token */
         REAL *gradient = (REAL *)(rows + lane * gradient_bytes), chosen = 0, dot = 0;
-        const REAL *from = (const REAL *)(probabilities + lane * in_bytes),
-                   *grads = (const REAL *)(memory + lane * way.token_bytes);
-        const int32_t *indices = (const int32_t *)(grads + k);
+        const REAL *from = (const REAL *)(probabilities + lane * in_bytes);
+        REAL *grads = (REAL *)(memory + lane * way.token_bytes);
+        int32_t *indices = (int32_t *)(grads + k);
         tegroup_impl_router_fetched(way, barrier, parity);
         parity ^= 1;
         batch.read(probabilities, in_bytes, experts);
-        if (lane < live)
+        while (lane < live) {
+            int32_t kept = 0;
+            chosen = dot = 0;
 #pragma unroll 8
-            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
+            for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
+                const bool there = tegroup_impl_within(e, experts);
+                const REAL p = there ? from[e] : (REAL)0;
+                kept += there;
                 chosen += p;
-                dot += e >= 0 && e < experts ? grads[j] * p : (REAL)0;
+                dot += there ? grads[j] * p : (REAL)0;
             }
+            if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+            tegroup_impl_router_recall(from, experts, k, indices, grads);
+        }
         tegroup_impl_router_store_done();
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
@@ -1721,7 +1819,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         if (lane < live)
             for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                if (e >= 0 && e < experts)
+                if (tegroup_impl_within(e, experts))
                     gradient[e] += tegroup_impl_choice_grad(grads[j], dot, chosen, desc.normalize);
             }
         batch.advance(way);
@@ -1823,7 +1921,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
-                  bytes = (tegroup_impl_align(room / 4, 4) + 1 + desc->k) * real_bytes + 4 * desc->k;
+                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     cudaFuncAttributes image;
@@ -1898,7 +1996,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [8] Permute and combine kernels ==== */
+/* ==== [8] Permute and combine kernels (src/cuda/permutation.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2271,7 +2369,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [9] Validate kernels ==== */
+/* ==== [9] Validate kernels (src/cuda/validate.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -2402,7 +2500,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [10] GPU calls ==== */
+/* ==== [10] GPU calls (src/cuda/call.h) ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2667,7 +2765,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [11] cuBLASLt: functions, descriptors, algorithms ==== */
+/* ==== [11] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -2751,10 +2849,12 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
 /* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
  * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
+    const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
-    if (desc->options.cublaslt_functions) return *desc->options.cublaslt_functions;
     memset(&f, 0, sizeof f);
+    if (given) memcpy(&f, given, given->struct_size);
     f.struct_size = sizeof f;
+    if (given) return f;
 #if !defined(_WIN32)
     static const char *const names[] = {"libcublasLt.so.14", "libcublasLt.so.13", "libcublasLt.so.12",
                                         "libcublasLt.so"};
@@ -2914,7 +3014,7 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul ==== */
+/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/setup.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -2952,7 +3052,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [13] cublaslt_grouped ==== */
+/* ==== [13] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -3135,7 +3235,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [14] cublaslt_loop ==== */
+/* ==== [14] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
@@ -3386,7 +3486,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [15] Portable GEMM: tiles ==== */
+/* ==== [15] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -3633,7 +3733,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [16] Portable GEMM: the kernels ==== */
+/* ==== [16] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4145,7 +4245,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [17] Portable GEMM: the FP32 kernel ==== */
+/* ==== [17] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4196,7 +4296,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [18] Portable GEMM: plan and launch ==== */
+/* ==== [18] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -4367,7 +4467,7 @@ static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_ge
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [19] Hopper's instructions ==== */
+/* ==== [19] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -4576,7 +4676,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [20] Hopper GEMM: tiles ==== */
+/* ==== [20] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -5077,7 +5177,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [21] Hopper GEMM: what becomes of sums ==== */
+/* ==== [21] Hopper GEMM: what becomes of sums (src/cuda/sm90_results.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5283,7 +5383,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [22] Hopper GEMM: a block ==== */
+/* ==== [22] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5392,7 +5492,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [23] Hopper GEMM: operands to shared memory ==== */
+/* ==== [23] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5607,7 +5707,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [24] Hopper GEMM: results from shared memory ==== */
+/* ==== [24] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5768,7 +5868,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel ==== */
+/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6164,7 +6264,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [26] Hopper GEMM: kernels, and which one a plan takes ==== */
+/* ==== [26] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
@@ -6581,7 +6681,7 @@ static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, cons
            && (double)p->n * (double)p->k >= 3e6;
 }
 
-/* ==== [27] Hopper GEMM: plan and launch ==== */
+/* ==== [27] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -6881,7 +6981,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [28] GPU backends: plan, check and run ==== */
+/* ==== [28] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -7004,7 +7104,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [29] GPU backends: choosing an algorithm ==== */
+/* ==== [29] GPU backends: choosing an algorithm (src/cuda/tune.h) ==== */
 
 /* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {

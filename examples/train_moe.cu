@@ -1,9 +1,11 @@
-/* nvcc -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -Xcompiler -march=native,-fopenmp -DTRAIN_MOE_GPU -I. examples/train_moe.c examples/train_moe.cu -o train_moe_gpu -lm */
+/* nvcc -t 0 -O3 -gencode arch=compute_80,code=compute_80 -gencode arch=compute_90a,code=sm_90a -Xcompiler -march=native,-fopenmp -DTRAIN_MOE_GPU -I. examples/train_moe.c examples/train_moe.cu -o train_moe_gpu -lm */
 
 /* train_moe on a GPU: train_moe.c with this file in place of its CPU half. Here are tegroup's kernels, memory and the
  * graph, and the stages around the products, each as one plain kernel. Sums have a fixed order: a run repeats bit for bit. */
 #define TEGROUP_EXTERN
-#define TEGROUP_NO_F16 /* its products are of BF16; without the kernels for FP16 nvcc takes two thirds of the time */
+/* What this program never runs, so that nvcc is done sooner: its products are of BF16, on kernels of tegroup's own. */
+#define TEGROUP_NO_F16
+#define TEGROUP_NO_CUBLASLT
 #define TEGROUP_IMPLEMENTATION
 #include "tegroup.h"
 
@@ -14,6 +16,7 @@
 #include "train_moe_gpu.h"
 
 enum { THREADS = 256, WARP = 32, WARPS = THREADS / WARP, CLASSES_MAX = THREADS, EMBED_MAX = 4 * WARP };
+enum { MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / WARP }; /* where few blocks add up many rows */
 
 static void must_cuda(cudaError_t code, const char *what)
 {
@@ -82,7 +85,7 @@ void release_graph_gpu(void *graph) { must_cuda(cudaGraphExecDestroy((cudaGraphE
 /* ---- A step's own data ---- */
 
 /* One thread a byte of a window. */
-static __global__ void draw_windows_kernel(gpu_windows w, const gpu_clock *clock)
+static __global__ void draw_windows_kernel(gpu_windows w, const step_clock *clock)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = i / w.context, at = i % w.context;
     if (t >= w.tokens) return;
@@ -92,7 +95,7 @@ static __global__ void draw_windows_kernel(gpu_windows w, const gpu_clock *clock
     if (at == 0) w.targets[t] = w.text[position];
 }
 
-void draw_windows_gpu(cudaStream_t stream, const gpu_windows *windows, const gpu_clock *clock)
+void draw_windows_gpu(cudaStream_t stream, const gpu_windows *windows, const step_clock *clock)
 {
     draw_windows_kernel<<<blocks_for(windows->tokens * windows->context), THREADS, 0, stream>>>(*windows, clock);
     launched("draw_windows");
@@ -113,7 +116,7 @@ static __device__ Real block_sum(Real x)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    add_loss_kernel(int64_t rows, double share, const double *row_loss, double *losses, const gpu_clock *clock)
+    add_loss_kernel(int64_t rows, double share, const double *row_loss, double *losses, const step_clock *clock)
 {
     double sum = 0;
     for (int64_t r = threadIdx.x; r < rows; r += THREADS) sum += row_loss[r];
@@ -122,26 +125,25 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 void add_loss_gpu(cudaStream_t stream, int64_t rows, double share, const double *row_loss, double *losses,
-    const gpu_clock *clock)
+    const step_clock *clock)
 {
     add_loss_kernel<<<1, THREADS, 0, stream>>>(rows, share, row_loss, losses, clock);
     launched("add_loss");
 }
 
-static __global__ void next_step_kernel(double peak, int64_t steps, gpu_clock *clock)
+static __global__ void next_step_kernel(double peak, int64_t steps, step_clock *clock)
 {
-    clock->rate = (float)adam_rate(learning_rate(peak, clock->step, steps), clock->step);
-    clock->step++;
+    next_step(peak, steps, clock);
 }
 
-void next_step_gpu(cudaStream_t stream, double peak, int64_t steps, gpu_clock *clock)
+void next_step_gpu(cudaStream_t stream, double peak, int64_t steps, step_clock *clock)
 {
     next_step_kernel<<<1, 1, 0, stream>>>(peak, steps, clock);
     launched("next_step");
 }
 
 static __global__ void __launch_bounds__(THREADS) adam_kernel(
-    int64_t count, const gpu_clock *clock, float *grad, float *mean, float *square, float *value, uint16_t *bf16)
+    int64_t count, const step_clock *clock, float *grad, float *mean, float *square, float *value, uint16_t *bf16)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
@@ -149,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(
     if (bf16) bf16[i] = bf16_of(value[i]);
 }
 
-void adam_gpu(cudaStream_t stream, int64_t count, const gpu_clock *clock, float *grad, float *mean, float *square,
+void adam_gpu(cudaStream_t stream, int64_t count, const step_clock *clock, float *grad, float *mean, float *square,
     float *value, uint16_t *bf16)
 {
     adam_kernel<<<blocks_for(count), THREADS, 0, stream>>>(count, clock, grad, mean, square, value, bf16);
@@ -166,43 +168,60 @@ static __device__ void put(tegroup_dtype operand, void *to, int64_t i, float x)
 
 /* One block a row. */
 static __global__ void __launch_bounds__(THREADS) rms_norm_kernel(
-    int64_t width, const float *x, const float *gain, tegroup_dtype operand, void *y, float *inverse_rms)
+    int64_t width, const float *x, const float *gain, dropout d, tegroup_dtype operand, void *y, float *inverse_rms)
 {
     const float *in = x + blockIdx.x * width;
     float squares = 0;
     for (int64_t i = threadIdx.x; i < width; i += THREADS) squares += in[i] * in[i];
     const float inverse = 1 / sqrtf(block_sum(squares) / (float)width + 1e-6f);
     if (threadIdx.x == 0) inverse_rms[blockIdx.x] = inverse;
-    for (int64_t i = threadIdx.x; i < width; i += THREADS) put(operand, y, blockIdx.x * width + i, in[i] * inverse * gain[i]);
+    for (int64_t i = threadIdx.x; i < width; i += THREADS) {
+        const int64_t at = blockIdx.x * width + i;
+        put(operand, y, at, in[i] * inverse * gain[i] * (float)kept(d, at));
+    }
 }
 
-void rms_norm_gpu(cudaStream_t stream, int64_t rows, int64_t width, const float *x, const float *gain, tegroup_dtype operand,
-    void *y, float *inverse_rms)
+void rms_norm_gpu(cudaStream_t stream, int64_t rows, int64_t width, const float *x, const float *gain, dropout d,
+    tegroup_dtype operand, void *y, float *inverse_rms)
 {
-    rms_norm_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(width, x, gain, operand, y, inverse_rms);
+    rms_norm_kernel<<<(unsigned)rows, THREADS, 0, stream>>>(width, x, gain, d, operand, y, inverse_rms);
     launched("rms_norm");
 }
 
-/* A block takes 32 columns; each of its warps every eighth row. */
-static __global__ void __launch_bounds__(THREADS) rms_norm_gain_kernel(
+static __global__ void __launch_bounds__(THREADS) drop_kernel(int64_t count, dropout d, float *grad)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < count) grad[i] *= (float)kept(d, i);
+}
+
+void drop_gpu(cudaStream_t stream, int64_t count, dropout d, float *grad)
+{
+    if (d.rate == 0) return;
+    drop_kernel<<<blocks_for(count), THREADS, 0, stream>>>(count, d, grad);
+    launched("drop");
+}
+
+/* A block takes 32 columns; each of its warps every 32nd row. */
+static __global__ void __launch_bounds__(MOST_THREADS) rms_norm_gain_kernel(
     int64_t rows, int64_t width, const float *x, const float *inverse_rms, const float *grad_y, float *grad_gain)
 {
-    __shared__ float part[WARPS][WARP];
+    __shared__ float part[MOST_WARPS][WARP];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int64_t i = (int64_t)blockIdx.x * WARP + lane;
     float sum = 0;
-    for (int64_t r = warp; r < rows && i < width; r += WARPS) sum += grad_y[r * width + i] * x[r * width + i] * inverse_rms[r];
+    for (int64_t r = warp; r < rows && i < width; r += MOST_WARPS)
+        sum += grad_y[r * width + i] * x[r * width + i] * inverse_rms[r];
     part[warp][lane] = sum;
     __syncthreads();
     if (warp > 0 || i >= width) return;
-    for (int w = 1; w < WARPS; w++) sum += part[w][lane];
+    for (int w = 1; w < MOST_WARPS; w++) sum += part[w][lane];
     grad_gain[i] += sum;
 }
 
 void rms_norm_gain_gpu(cudaStream_t stream, int64_t rows, int64_t width, const float *x, const float *inverse_rms,
     const float *grad_y, float *grad_gain)
 {
-    rms_norm_gain_kernel<<<(unsigned)((width + WARP - 1) / WARP), THREADS, 0, stream>>>(
+    rms_norm_gain_kernel<<<(unsigned)((width + WARP - 1) / WARP), MOST_THREADS, 0, stream>>>(
         rows, width, x, inverse_rms, grad_y, grad_gain);
     launched("rms_norm_gain");
 }
@@ -256,53 +275,55 @@ void narrow_gpu(cudaStream_t stream, int64_t count, const float *x, tegroup_dtyp
 }
 
 static __global__ void __launch_bounds__(THREADS) embed_kernel(
-    int64_t count, int64_t width, const uint8_t *bytes, const float *table, tegroup_dtype operand, void *embedded)
+    int64_t count, int64_t width, const uint8_t *bytes, const float *table, dropout d, tegroup_dtype operand,
+    void *embedded)
 {
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < count * width) put(operand, embedded, i, table[bytes[i / width] * width + i % width]);
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, byte = i / width;
+    if (byte < count) put(operand, embedded, i, table[bytes[byte] * width + i % width] * (float)kept(d, byte));
 }
 
 void embed_gpu(cudaStream_t stream, int64_t count, int64_t width, const uint8_t *bytes, const float *table,
-    tegroup_dtype operand, void *embedded)
+    dropout d, tegroup_dtype operand, void *embedded)
 {
-    embed_kernel<<<blocks_for(count * width), THREADS, 0, stream>>>(count, width, bytes, table, operand, embedded);
+    embed_kernel<<<blocks_for(count * width), THREADS, 0, stream>>>(count, width, bytes, table, d, operand, embedded);
     launched("embed");
 }
 
 /* One block a byte value. Its warps look through a stretch each, 32 bytes at a glance, and add the rows that are its own. */
-static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(
-    int64_t count, int64_t width, const uint8_t *bytes, const float *grad_embedded, float *grad_table)
+static __global__ void __launch_bounds__(MOST_THREADS) embed_backward_kernel(
+    int64_t count, int64_t width, const uint8_t *bytes, const float *grad_embedded, dropout d, float *grad_table)
 {
-    __shared__ float part[WARPS][EMBED_MAX];
+    __shared__ float part[MOST_WARPS][EMBED_MAX];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int64_t stretch = (count + THREADS - 1) / THREADS * WARP; /* a multiple of 32, and WARPS of them cover all */
+    const int64_t stretch = (count + MOST_THREADS - 1) / MOST_THREADS * WARP; /* a multiple of 32, and MOST_WARPS of them cover all */
     const int64_t end = (warp + 1) * stretch < count ? (warp + 1) * stretch : count;
     float sum[EMBED_MAX / WARP] = {0};
     for (int64_t from = warp * stretch; from < end; from += WARP) {
         unsigned mine = __ballot_sync(0xffffffffu, from + lane < end && bytes[from + lane] == blockIdx.x);
         for (; mine; mine &= mine - 1) {
-            const float *row = grad_embedded + (from + __ffs((int)mine) - 1) * width;
+            const int64_t i = from + __ffs((int)mine) - 1;
+            const float factor = (float)kept(d, i), *row = grad_embedded + i * width;
             for (int j = 0; j < EMBED_MAX / WARP; j++)
-                if (j * WARP + lane < width) sum[j] += row[j * WARP + lane];
+                if (j * WARP + lane < width) sum[j] += row[j * WARP + lane] * factor;
         }
     }
     for (int j = 0; j < EMBED_MAX / WARP; j++) part[warp][j * WARP + lane] = sum[j];
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < width; i += THREADS) {
+    for (int64_t i = threadIdx.x; i < width; i += MOST_THREADS) {
         float all = 0;
-        for (int w = 0; w < WARPS; w++) all += part[w][i];
+        for (int w = 0; w < MOST_WARPS; w++) all += part[w][i];
         grad_table[blockIdx.x * width + i] += all;
     }
 }
 
 void embed_backward_gpu(cudaStream_t stream, int64_t count, int64_t width, const uint8_t *bytes, const float *grad_embedded,
-    float *grad_table)
+    dropout d, float *grad_table)
 {
     if (width > EMBED_MAX) {
         fprintf(stderr, "train_moe: a byte's embedding is at most %d wide on a GPU\n", EMBED_MAX);
         exit(1);
     }
-    embed_backward_kernel<<<256, THREADS, 0, stream>>>(count, width, bytes, grad_embedded, grad_table);
+    embed_backward_kernel<<<256, MOST_THREADS, 0, stream>>>(count, width, bytes, grad_embedded, d, grad_table);
     launched("embed_backward");
 }
 

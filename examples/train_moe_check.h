@@ -1,10 +1,10 @@
-/* train_moe --check: gradients against central finite differences, in FP64.
+/* train_moe --check: gradients against central finite differences, in FP64; and what dropout drops.
  *
- * A small model, a batch of random windows in two micro-batches whose gradients add up, and the loss that training
- * minimises (cross-entropy and load balancing). The unperturbed forward passes choose the experts; the perturbed ones
- * keep their choice, since the loss jumps where a choice changes. Errors are relative to the larger of the two
- * derivatives, or to 1% of the root mean square of the tensor's gradient where both are smaller than that: below it, a
- * difference of two losses has no six digits left. */
+ * A small model with dropout, a batch of random windows in two micro-batches whose gradients add up, and the loss that
+ * training minimises (cross-entropy and load balancing). The unperturbed forward passes choose the experts; the
+ * perturbed ones keep their choice, since the loss jumps where a choice changes. Errors are relative to the larger of
+ * the two derivatives, or to 1% of the root mean square of the tensor's gradient where both are smaller than that: below
+ * it, a difference of two losses has no six digits left. */
 
 enum { CHECKED_ENTRIES = 64, CHECKED_AT_MOST = 512, PARTS = 2, PART_WINDOWS = 16 };
 
@@ -135,6 +135,38 @@ static int flip_sign(checked_tensor *list, int count, const char *name)
     return 0;
 }
 
+/* How many of the first `count` values two dropouts drop both; of one dropout, how many it drops. */
+static int64_t dropped_by_both(dropout one, dropout other, int64_t count)
+{
+    int64_t dropped = 0;
+    for (int64_t i = 0; i < count; i++) dropped += kept(one, i) == 0 && kept(other, i) == 0;
+    return dropped;
+}
+
+/* Whether a share is what chance gives, to five standard deviations. */
+static int by_chance(int64_t drawn, int64_t count, double rate)
+{
+    return fabs((double)drawn - rate * (double)count) <= 5 * sqrt((double)count * rate * (1 - rate));
+}
+
+/* A dropout takes its share, what is kept makes up for it; each place, micro-batch and step drops other values. */
+static int check_dropout(const check *c)
+{
+    const int64_t count = 100000;
+    const step_clock later = { .step = c->m.clock->step + 1 };
+    const dropout d = dropout_of(c->part[0], 0);
+    const dropout others[] = {
+        dropout_of(c->part[0], 1), dropout_of(c->part[1], 0), { d.rate, d.random, d.number, d.all, &later }
+    };
+    const int64_t dropped = dropped_by_both(d, d, count);
+    int passed = by_chance(dropped, count, d.rate);
+    for (int i = 0; i < 3; i++) passed &= by_chance(dropped_by_both(d, others[i], count), count, d.rate * d.rate);
+    for (int64_t i = 0; i < count; i++) passed &= kept(d, i) == 0 || fabs(kept(d, i) * (1 - d.rate) - 1) < 1e-15;
+    printf("dropout          %lld of %lld values at a rate of %.2f  %s\n", (long long)dropped, (long long)count, d.rate,
+        passed ? "ok" : "FAILED");
+    return passed;
+}
+
 static void random_windows(pass *p, uint64_t *random)
 {
     for (int64_t i = 0; i < p->tokens * p->m->s.context; i++) p->bytes[i] = (uint8_t)random_bits(random);
@@ -145,13 +177,16 @@ static void check_make(check *c, uint64_t seed, int threads)
 {
     const settings small = {
         .space = TEGROUP_SPACE_HOST,
-        .dtype = TEGROUP_DTYPE_F64, .operand = TEGROUP_DTYPE_F64, .compute = TEGROUP_COMPUTE_F64, .context = 6, .embed = 8, .width = 64, .hidden = 24,
-        .blocks = 2, .experts = 8, .choices = 2, .threads = threads, .balance = 0.5
+        .dtype = TEGROUP_DTYPE_F64, .operand = TEGROUP_DTYPE_F64, .compute = TEGROUP_COMPUTE_F64,
+        .context = 6, .embed = 8, .width = 64, .hidden = 24,
+        .blocks = 2, .experts = 8, .choices = 2, .threads = threads, .balance = 0.5, .dropout = 0.2
     };
     c->random = seed;
     model_make(&c->m, &small, random_bits(&c->random));
     for (int i = 0; i < PARTS; i++) {
         c->part[i] = pass_make(&c->m, PART_WINDOWS);
+        c->part[i]->part = i;
+        c->part[i]->parts = PARTS;
         random_windows(c->part[i], &c->random);
     }
 }
@@ -176,6 +211,7 @@ static int check_gradients(uint64_t seed, int threads, const char *flipped)
         failed = 2;
     } else {
         for (int i = 0; i < count; i++) failed |= !check_tensor(&c, &list[i]);
+        failed |= !check_dropout(&c);
         printf("gradient check %s, FP64, tolerance %.0e\n", failed ? "FAILED" : "passed", CHECK_TOLERANCE);
     }
     check_release(&c);

@@ -4,12 +4,6 @@
 extern "C" {
 #endif
 
-/* What a captured step reads and counts on the device, so that its replays differ. */
-typedef struct gpu_clock {
-    int64_t step;
-    float   rate; /* of Adam in this step */
-} gpu_clock;
-
 typedef struct gpu_windows {
     const uint8_t *text;
     int64_t        train_end, context, tokens, micro_batch, micro_batches;
@@ -31,15 +25,16 @@ void *captured_gpu(struct CUstream_st *stream);
 void replay_gpu(void *graph, struct CUstream_st *stream);
 void release_graph_gpu(void *graph);
 
-void draw_windows_gpu(struct CUstream_st *stream, const gpu_windows *windows, const gpu_clock *clock);
+void draw_windows_gpu(struct CUstream_st *stream, const gpu_windows *windows, const step_clock *clock);
 void add_loss_gpu(struct CUstream_st *stream, int64_t rows, double share, const double *row_loss, double *losses,
-    const gpu_clock *clock);
-void next_step_gpu(struct CUstream_st *stream, double peak, int64_t steps, gpu_clock *clock);
-void adam_gpu(struct CUstream_st *stream, int64_t count, const gpu_clock *clock, float *grad, float *mean, float *square,
-    float *value, uint16_t *bf16);
+    const step_clock *clock);
+void next_step_gpu(struct CUstream_st *stream, double peak, int64_t steps, step_clock *clock);
+void adam_gpu(struct CUstream_st *stream, int64_t count, const step_clock *clock, float *grad, float *mean,
+    float *square, float *value, uint16_t *bf16);
 
 void rms_norm_gpu(struct CUstream_st *stream, int64_t rows, int64_t width, const float *x, const float *gain,
-    tegroup_dtype operand, void *y, float *inverse_rms);
+    dropout d, tegroup_dtype operand, void *y, float *inverse_rms);
+void drop_gpu(struct CUstream_st *stream, int64_t count, dropout d, float *grad);
 void rms_norm_gain_gpu(struct CUstream_st *stream, int64_t rows, int64_t width, const float *x, const float *inverse_rms,
     const float *grad_y, float *grad_gain);
 void rms_norm_input_gpu(struct CUstream_st *stream, int64_t rows, int64_t width, const float *x, const float *gain,
@@ -48,9 +43,9 @@ void add_gpu(struct CUstream_st *stream, int64_t count, const float *x, float *s
 void clear_gpu(struct CUstream_st *stream, int64_t count, float *x);
 void narrow_gpu(struct CUstream_st *stream, int64_t count, const float *x, tegroup_dtype operand, void *y);
 void embed_gpu(struct CUstream_st *stream, int64_t count, int64_t width, const uint8_t *bytes, const float *table,
-    tegroup_dtype operand, void *embedded);
+    dropout d, tegroup_dtype operand, void *embedded);
 void embed_backward_gpu(struct CUstream_st *stream, int64_t count, int64_t width, const uint8_t *bytes,
-    const float *grad_embedded, float *grad_table);
+    const float *grad_embedded, dropout d, float *grad_table);
 void cross_entropy_gpu(struct CUstream_st *stream, int64_t rows, int64_t classes, const float *logits,
     const int32_t *target, float scale, double *row_loss, tegroup_dtype operand, void *grad_logits);
 

@@ -16,9 +16,9 @@ static void FN(narrow)(int64_t count, const REAL *x, tegroup_dtype operand, void
     for (int64_t i = 0; i < count; i++) FN(put)(operand, y, i, x[i]);
 }
 
-/* y = x * gain / rms(x), row by row; 1 / rms is kept for the gradient. */
-static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, tegroup_dtype operand, void *y,
-    REAL *inverse_rms)
+/* y = x * gain / rms(x), row by row, but for what is dropped; 1 / rms is kept for the gradient. */
+static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL *gain, dropout d, tegroup_dtype operand,
+    void *y, REAL *inverse_rms)
 {
     PARALLEL_FOR
     for (int64_t r = 0; r < rows; r++) {
@@ -26,8 +26,19 @@ static void FN(rms_norm)(int64_t rows, int64_t width, const REAL *x, const REAL 
         REAL squares = 0;
         for (int64_t i = 0; i < width; i++) squares += in[i] * in[i];
         inverse_rms[r] = 1 / sqrt(squares / (REAL)width + (REAL)1e-6);
-        for (int64_t i = 0; i < width; i++) FN(put)(operand, y, r * width + i, in[i] * inverse_rms[r] * gain[i]);
+        for (int64_t i = 0; i < width; i++) {
+            const int64_t at = r * width + i;
+            FN(put)(operand, y, at, in[i] * inverse_rms[r] * gain[i] * (REAL)kept(d, at));
+        }
     }
+}
+
+/* A gradient, where the values were dropped. */
+static void FN(drop)(int64_t count, dropout d, REAL *grad)
+{
+    if (d.rate == 0) return;
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) grad[i] *= (REAL)kept(d, i);
 }
 
 /* grad_gain += the gradient with respect to gain. */
@@ -60,19 +71,25 @@ static void FN(add)(int64_t count, const REAL *x, REAL *sum)
     for (int64_t i = 0; i < count; i++) sum[i] += x[i];
 }
 
-/* embedded[i] = table[bytes[i]]: a window's rows lie side by side and so form its input. */
-static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *table, tegroup_dtype operand, void *embedded)
+/* embedded[i] = table[bytes[i]]: a window's rows lie side by side and so form its input. Bytes are dropped whole. */
+static void FN(embed)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *table, dropout d,
+    tegroup_dtype operand, void *embedded)
 {
     PARALLEL_FOR
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < width; j++) FN(put)(operand, embedded, i * width + j, table[bytes[i] * width + j]);
+    for (int64_t i = 0; i < count; i++) {
+        const REAL factor = (REAL)kept(d, i);
+        for (int64_t j = 0; j < width; j++)
+            FN(put)(operand, embedded, i * width + j, table[bytes[i] * width + j] * factor);
+    }
 }
 
-static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded,
+static void FN(embed_backward)(int64_t count, int64_t width, const uint8_t *bytes, const REAL *grad_embedded, dropout d,
     REAL *grad_table)
 {
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < width; j++) grad_table[bytes[i] * width + j] += grad_embedded[i * width + j];
+    for (int64_t i = 0; i < count; i++) {
+        const REAL factor = (REAL)kept(d, i);
+        for (int64_t j = 0; j < width; j++) grad_table[bytes[i] * width + j] += grad_embedded[i * width + j] * factor;
+    }
 }
 
 /* row_loss[r] = -log softmax(logits[r])[target[r]]; grad_logits = scale * its gradient, unless grad_logits is NULL.

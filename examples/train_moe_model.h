@@ -125,6 +125,7 @@ typedef struct settings {
     int32_t blocks, experts, choices;      /* choices: experts that each token takes                             */
     int32_t threads;                       /* 0 = all                                                            */
     double  balance;                       /* weight of the load-balancing loss                                  */
+    double  dropout;                       /* the share of bytes, and of what norms give, that training drops    */
 } settings;
 
 /* Between the host's memory and the model's, in either direction. */
@@ -154,7 +155,8 @@ typedef struct model {
     block_parameters block[MAX_BLOCKS];
     parameter       *all[MAX_PARAMETERS];
     int              count;
-    gpu_clock       *clock; /* on the GPU */
+    step_clock      *clock;
+    uint64_t         random; /* of dropout */
 } model;
 
 /* A parameter of shape [d0, d1, d2], leading zeros left out. */
@@ -226,9 +228,10 @@ static void model_make(model *m, const settings *s, uint64_t seed)
     memset(m, 0, sizeof *m);
     m->s = *s;
     m->owner.space = s->space;
-    if (ON_GPU(s)) m->clock = allocate(&m->owner, sizeof *m->clock);
+    m->clock = allocate(&m->owner, sizeof *m->clock);
     declare_parameters(m);
     initialise(m, seed);
+    m->random = ~seed;
 }
 
 static int64_t model_elements(const model *m)
@@ -238,8 +241,8 @@ static int64_t model_elements(const model *m)
     return sum;
 }
 
-/* One step of Adam with the gradients gathered since the last one. A GPU takes the rate from its clock. */
-static void update(model *m, double rate)
+/* One step of Adam with the gradients gathered since the last one, at the clock's rate. */
+static void update(model *m)
 {
     for (int i = 0; i < m->count; i++) {
         parameter *p = m->all[i];
@@ -249,8 +252,9 @@ static void update(model *m, double rate)
             adam_gpu(m->s.stream, p->elements, m->clock, grad, mean, square, value, bf16);
             continue;
         }
+        const float rate = m->clock->rate;
         PARALLEL_FOR
-        for (int64_t j = 0; j < p->elements; j++) adam((float)rate, &grad[j], &mean[j], &square[j], &value[j]);
+        for (int64_t j = 0; j < p->elements; j++) adam(rate, &grad[j], &mean[j], &square[j], &value[j]);
         if (bf16) narrow_f32(p->elements, value, m->s.operand, bf16);
     }
 }
@@ -306,6 +310,7 @@ typedef struct pass {
     void          *workspace;
     size_t         workspace_bytes;
     double         gemm_flop, gemm_seconds;
+    int64_t        part, parts;                 /* the micro-batch of a step, and how many; 0: not in training */
     int            keep_routing;                /* gradient check: take the experts of the last pass again */
     tegroup_matrix spare_indices, spare_counts; /* where the router's own choice goes meanwhile            */
 } pass;
@@ -563,10 +568,25 @@ static void load_windows(pass *p)
     copy(s, p->targets, p->targets_here, (size_t)p->tokens * sizeof *p->targets);
 }
 
+/* Of what the norm behind stream[place] gives; and as the last place of all, of the windows' bytes. */
+static dropout dropout_of(const pass *p, int place)
+{
+    const settings *s = &p->m->s;
+    const int64_t places = s->blocks + 2;
+    const dropout d = {
+        .rate = p->parts == 0 ? 0 : s->dropout, .random = p->m->random,
+        .number = p->part * places + place, .all = p->parts * places, .clock = p->m->clock
+    };
+    return d;
+}
+
+static dropout dropout_of_bytes(const pass *p) { return dropout_of(p, p->m->s.blocks + 1); }
+
 static void embed_windows(pass *p)
 {
     const settings *s = &p->m->s;
-    STAGE(s, embed, p->tokens * s->context, s->embed, p->bytes, p->m->embedding.value, s->operand, p->embedded.data);
+    STAGE(s, embed, p->tokens * s->context, s->embed, p->bytes, p->m->embedding.value, dropout_of_bytes(p), s->operand,
+        p->embedded.data);
 }
 
 /* Scores, then each token's experts and their weights. */
@@ -636,8 +656,8 @@ static void block_forward(pass *p, int index)
     const settings *s = &p->m->s;
     block *b = &p->block[index];
     tegroup_error error;
-    STAGE(s, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value, s->operand, b->normed.data,
-        b->inverse_rms.data);
+    STAGE(s, rms_norm, p->tokens, s->width, p->stream[index].data, b->weights->norm.value,
+        dropout_of(p, index), s->operand, b->normed.data, b->inverse_rms.data);
     route(p, b);
     group_by_expert(p, b);
     run_experts(p, b);
@@ -656,8 +676,8 @@ static void forward(pass *p, int bypass_blocks)
     const tegroup_matrix *last = &p->stream[bypass_blocks ? 0 : s->blocks];
     multiply(p, &p->projection.forward);
     for (int b = 0; b < s->blocks && !bypass_blocks; b++) block_forward(p, b);
-    STAGE(s, rms_norm, p->tokens, s->width, last->data, p->m->final_norm.value, s->operand, p->normed.data,
-        p->inverse_rms.data);
+    STAGE(s, rms_norm, p->tokens, s->width, last->data, p->m->final_norm.value, dropout_of(p, s->blocks),
+        s->operand, p->normed.data, p->inverse_rms.data);
     multiply(p, &p->head.forward);
 }
 
@@ -687,9 +707,11 @@ static double balance_loss(const pass *p)
 
 /* ---- Backward ---- */
 
-static void norm_backward(pass *p, tegroup_matrix x, tegroup_matrix inverse_rms, const parameter *gain)
+static void norm_backward(pass *p, int index, tegroup_matrix inverse_rms, const parameter *gain)
 {
     const settings *s = &p->m->s;
+    const tegroup_matrix x = p->stream[index];
+    STAGE(s, drop, p->tokens * s->width, dropout_of(p, index), p->grad.normed.data);
     STAGE(s, rms_norm_gain, p->tokens, s->width, x.data, inverse_rms.data, p->grad.normed.data, gain->grad);
     STAGE(s, rms_norm_input, p->tokens, s->width, x.data, gain->value, inverse_rms.data, p->grad.normed.data,
         p->grad.stream.data);
@@ -745,18 +767,18 @@ static void backward(pass *p, double share)
     multiply(p, &p->head.wgrad);
     multiply(p, &p->head.dgrad);
     STAGE(s, clear, p->tokens * s->width, p->grad.stream.data);
-    norm_backward(p, p->stream[s->blocks], p->inverse_rms, &p->m->final_norm);
+    norm_backward(p, s->blocks, p->inverse_rms, &p->m->final_norm);
     for (int i = s->blocks - 1; i >= 0; i--) {
         block *b = &p->block[i];
         combine_backward(p, b);
         experts_backward(p, b);
         router_backward(p, b, share);
-        norm_backward(p, p->stream[i], b->inverse_rms, &b->weights->norm);
+        norm_backward(p, i, b->inverse_rms, &b->weights->norm);
     }
     if (s->operand != s->dtype)
         STAGE(s, narrow, p->tokens * s->width, p->grad.stream.data, s->operand, p->grad.projected.data);
     multiply(p, &p->projection.wgrad);
     multiply(p, &p->projection.dgrad);
     STAGE(s, embed_backward, p->tokens * s->context, s->embed, p->bytes, p->grad.embedded.data,
-        p->m->embedding.grad);
+        dropout_of_bytes(p), p->m->embedding.grad);
 }

@@ -60,6 +60,36 @@ SHARED void adam(float rate, float *grad, float *mean, float *square, float *val
     *grad = 0;
 }
 
+/* What a step reads and counts where the model is, so that a GPU's replays of one recorded step differ. */
+typedef struct step_clock {
+    int64_t step;
+    float   rate; /* of Adam in this step */
+} step_clock;
+
+SHARED void next_step(double peak, int64_t steps, step_clock *clock)
+{
+    clock->rate = (float)adam_rate(learning_rate(peak, clock->step, steps), clock->step);
+    clock->step++;
+}
+
+/* Dropout (Srivastava et al. 2014), one of a step's `all`. What it drops follows from the step and a value's number
+ * alone: backward drops what forward dropped, a GPU what a CPU does, the next replay something else. */
+typedef struct dropout {
+    double            rate; /* 0: nothing is dropped */
+    uint64_t          random;
+    int64_t           number, all;
+    const step_clock *clock;
+} dropout;
+
+/* What value i is multiplied by: 0, or what makes up for those dropped. */
+SHARED double kept(dropout d, int64_t i)
+{
+    if (d.rate == 0) return 1;
+    uint64_t state = d.random + RANDOM_STRIDE * (uint64_t)(d.clock->step * d.all + d.number);
+    state = random_bits(&state) + RANDOM_STRIDE * (uint64_t)i;
+    return random_unit(&state) < d.rate ? 0 : 1 / (1 - d.rate);
+}
+
 /* The BF16 nearest to x, ties to even; NaN is not asked for. */
 SHARED uint16_t bf16_of(float x)
 {

@@ -10,8 +10,8 @@ log=$(mktemp) && trap 'rm -f "$log"' EXIT
 programs='build/test_linear build/test_mlp' failed=0
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 [ "$capability" != 90 ] || capability=90a
-if [ -z "$capability" ]; then echo "skip gpu_layers no GPU"
-elif [ -z "${TEGROUP_GPU_BUILD:-}" ] && [ -z "$nvcc" ]; then echo "skip gpu_layers nvcc not found"
+if [ -z "$capability" ]; then echo "skip gpu_layers needs a GPU"
+elif [ -z "${TEGROUP_GPU_BUILD:-}" ] && [ -z "$nvcc" ]; then echo "skip gpu_layers needs nvcc: set NVCC or put it on PATH"
 else
     gpu="$out/test_linear_gpu $out/test_mlp_gpu"
     # shellcheck disable=SC2086 # a list of names

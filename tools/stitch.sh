@@ -1,8 +1,8 @@
 #!/bin/sh
 # Stitch a public header from its parts:  tools/stitch.sh src/tegroup.parts > tegroup.h
 #
-# A numbered part opens with its title, /* ---- Title ---- */, which becomes /* ==== [n] Title ==== */ and a line of the
-# map. Lines between "@each-real" and "@end" are copied once for float and once for double, with REAL and FSUF (a function
+# A numbered part opens with its title, /* ---- Title ---- */, which becomes /* ==== [n] Title (src/core/name.h) ==== */ and a
+# line of the map. Lines between "@each-real" and "@end" are copied once for float and once for double, with REAL and FSUF (a function
 # suffix) replaced: C has no templates, and one owner of the arithmetic is worth these few lines of awk.
 set -eu
 cd "$(dirname "$1")"
@@ -21,7 +21,7 @@ function instance(block, real, suffix) {
 function copy(file, number, title,    line, block, inside, first) {
     first = 1
     while ((getline line < file) > 0) {
-        if (first && number) line = "/* ==== [" number "] " title " ==== */"
+        if (first && number) line = "/* ==== [" number "] " title " (src/" file ") ==== */"
         first = 0
         if (line ~ /@each-real/) { inside = 1; block = "" }
         else if (line ~ /@end/ && inside) { inside = 0; instance(block, "float", "f32"); printf "\n"; instance(block, "double", "f64") }
@@ -38,9 +38,9 @@ END {
         if (kind[i] == "raw") copy(file[i], 0, "")
         else if (kind[i] == "part") { print ""; copy(file[i], ++n, title[i]) }
         else if (kind[i] == "map") {
-            print "\n/* Map: search for the number in brackets.\n *"
+            print "\n/* Map: the parts, their files in src/, their titles. Search for the number in brackets.\n *"
             m = 0
-            for (j = 1; j <= count; j++) if (kind[j] == "part") printf " *   [%d] %s\n", ++m, title[j]
+            for (j = 1; j <= count; j++) if (kind[j] == "part") printf " *   %-4s %-24s %s\n", "[" ++m "]", file[j], title[j]
             print " */"
         } else fail("unknown line: " kind[i])
     }

@@ -15,6 +15,7 @@ typedef enum tegroup_impl_operand {
 #define TEGROUP_IMPL_MEMBERS(X, name)                                                                              \
     X(DTYPE, name ".dtype") X(SCALING, name ".scaling") X(GROUPS, name ".shape.groups")                            \
     X(ROWS, name ".shape.rows") X(COLS, name ".shape.cols") X(ELEMENTS, name ".shape.elements")                    \
+    X(OFFSETS, name ".shape.offsets")                                                                              \
     X(ROW_SIZES, name ".shape.row_sizes.encoding") X(COL_SIZES, name ".shape.col_sizes.encoding")                  \
     X(SIZES_SPACE, name ".shape.row_sizes.space") X(SNAPSHOT, name ".shape.snapshot") X(LD, name ".ld")            \
     X(GROUP_STRIDE, name ".group_stride") X(DATA, name ".data") X(POINTERS, name ".pointers")                      \
@@ -107,6 +108,28 @@ static inline tegroup_tensor tegroup_impl_stored(const tegroup_tensor *t, const 
     return stored;
 }
 
+/* One buffer or a list: not both, and what bounds the one is not said of the other. */
+static inline tegroup_status tegroup_impl_check_list(const tegroup_tensor *t, const tegroup_impl_name *name,
+                                                     tegroup_error *error) {
+    const tegroup_shape *shape = &t->shape;
+    if (!tegroup_impl_listed(t)) {
+        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
+                          TEGROUP_SPACE_HOST, 0);
+        TEGROUP_IMPL_RULE(shape->elements > 0 || shape->col_sizes.encoding == TEGROUP_ENCODING_UNSET || shape->rows == 0
+                              || shape->cols == 0 || shape->row_sizes.space == TEGROUP_SPACE_HOST,
+                          ERROR_VALUE, TEGROUP_IMPL_PATH(ELEMENTS),
+                          "must be what the buffer holds: with sizes on the device nothing else bounds col_sizes", 1,
+                          0);
+        return TEGROUP_OK;
+    }
+    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
+    TEGROUP_IMPL_RULE(shape->elements == 0, ERROR_COMBINATION, TEGROUP_IMPL_PATH(ELEMENTS),
+                      "must be 0 with pointers_space: each of the list's buffers holds its group", 0, shape->elements);
+    TEGROUP_IMPL_RULE(!shape->offsets, ERROR_COMBINATION, TEGROUP_IMPL_PATH(OFFSETS),
+                      "does not go with pointers_space: each of the list's buffers begins with its group", 0, 1);
+    return TEGROUP_OK;
+}
+
 /* Rules of one tensor by itself, data pointers apart. */
 static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                        tegroup_error *error) {
@@ -159,6 +182,7 @@ static inline tegroup_status tegroup_impl_check_tensor(const tegroup_tensor *t, 
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)), t->group_stride);
     TEGROUP_IMPL_RULE_ENUM(t->pointers_space, TEGROUP_SPACE_DEVICE, TEGROUP_IMPL_PATH(POINTERS_SPACE),
                            "must be a tegroup_space");
+    TEGROUP_IMPL_TRY(tegroup_impl_check_list(t, name, error));
     TEGROUP_IMPL_RULE(tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)) <= tegroup_impl_max_bytes(), ERROR_OVERFLOW,
                       TEGROUP_IMPL_PATH(LD), "times shape.rows must be addressable", tegroup_impl_max_bytes(),
                       tegroup_impl_mul(shape->rows, tegroup_impl_ld(t)));
@@ -193,6 +217,7 @@ static inline tegroup_status tegroup_impl_check_groups(const tegroup_tensor *t, 
         if (!view.cols) continue;
         TEGROUP_IMPL_RULE(cols >= 0 && cols <= t->shape.cols, ERROR_CAPACITY, field,
                           "must keep each group within shape.cols", t->shape.cols, cols);
+        if (tegroup_impl_listed(t)) continue;
         end = tegroup_impl_max(0, view.offset[g]);
         if (rows > 0 && cols > 0) end = tegroup_impl_add(end, tegroup_impl_add(tegroup_impl_mul(rows - 1, ld), cols));
         TEGROUP_IMPL_RULE(view.offset[g] >= 0 && end <= t->shape.elements, ERROR_CAPACITY, field,
@@ -230,10 +255,10 @@ static inline tegroup_status tegroup_impl_check_prepared(const tegroup_tensor *t
     if (header->irregular) {
         TEGROUP_IMPL_RULE(header->capacity_cols <= shape->cols, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared for at most shape.cols columns", shape->cols, header->capacity_cols);
-        TEGROUP_IMPL_RULE(header->capacity_elements <= shape->elements, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                          "must be prepared for at most shape.elements elements", shape->elements,
-                          header->capacity_elements);
-        TEGROUP_IMPL_RULE(header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->capacity_elements <= shape->elements, ERROR_CAPACITY,
+                          TEGROUP_IMPL_PATH(SNAPSHOT), "must be prepared for at most shape.elements elements",
+                          shape->elements, header->capacity_elements);
+        TEGROUP_IMPL_RULE(tegroup_impl_listed(t) || header->ld == t->ld, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
                           "must be prepared with this ld", t->ld, header->ld);
     }
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups(t, TEGROUP_IMPL_PATH(SNAPSHOT), error));
@@ -251,15 +276,12 @@ static inline tegroup_status tegroup_impl_check_data(const tegroup_tensor *t, co
     const tegroup_shape *shape = &t->shape;
     const size_t element = tegroup_impl_element(t->dtype);
     if (!tegroup_impl_listed(t)) {
-        TEGROUP_IMPL_RULE(!t->pointers, ERROR_UNSET, TEGROUP_IMPL_PATH(POINTERS_SPACE), "must be set with pointers",
-                          TEGROUP_SPACE_HOST, 0);
         if (tegroup_impl_extent(t) == 0) return TEGROUP_OK;
         TEGROUP_IMPL_RULE(t->data != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(DATA), "must not be NULL", 1, 0);
         TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->data, element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(DATA),
                           "must be aligned to its element", element, (uintptr_t)t->data % element);
         return TEGROUP_OK;
     }
-    TEGROUP_IMPL_RULE(!t->data, ERROR_COMBINATION, TEGROUP_IMPL_PATH(DATA), "does not go with pointers_space", 0, 1);
     if (shape->groups == 0) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(t->pointers != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS), "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers, sizeof(void *)), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
@@ -405,11 +427,8 @@ static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_mat
     return TEGROUP_OK;
 }
 
-/* What every descriptor of an operation opens with. */
-static inline tegroup_status tegroup_impl_check_head(size_t struct_size, size_t expected, tegroup_space space,
-                                                     tegroup_error *error) {
-    TEGROUP_IMPL_RULE(struct_size == expected, ERROR_STRUCT_SIZE, "struct_size", "must be the size of the struct",
-                      expected, struct_size);
+/* Where all that a descriptor points to is. */
+static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE_ENUM(space, TEGROUP_SPACE_DEVICE, "space", "must be a tegroup_space");
     return TEGROUP_OK;

@@ -64,10 +64,8 @@ static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *p
 }
 
 static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              const char *space_field, tegroup_error *error) {
+                                                              tegroup_error *error) {
     size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
-    TEGROUP_IMPL_RULE(!s->data || s->space != TEGROUP_SPACE_UNSET, ERROR_UNSET, space_field, "must be set with data",
-                      TEGROUP_SPACE_HOST, 0);
     TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
                       1, 0);
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field,
@@ -138,42 +136,102 @@ static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *pla
     return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
 }
 
-/* The deep check of what a call's operands hold together, in host memory: each group has as many rows in all of those that are rows
- * of the activations, or the smallest number would be what is worked on; and a list has an address wherever one is used. */
+/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
+static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
+    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
+    int32_t i;
+    for (i = 0; i < 4; i++) {
+        const int ragged = tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape);
+        if (ragged && tensors[i]->shape.row_sizes.space != TEGROUP_SPACE_HOST) return 0;
+        views[i] = tegroup_snapshot_read(ragged ? tensors[i]->shape.snapshot : NULL);
+    }
+    return 1;
+}
+
+/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
+ * activations, or the smallest number would be what is worked on. */
 static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
                                                             const tegroup_impl_names *names, tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    const int wgrad = desc->op == TEGROUP_OP_WGRAD, ragged = tegroup_impl_ragged(&desc->a.shape);
+    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
+    tegroup_snapshot_view views[4];
     int32_t i, g;
-    if (ragged && desc->a.shape.row_sizes.space != TEGROUP_SPACE_HOST) return TEGROUP_OK;
-    const tegroup_snapshot_view sizes = tegroup_snapshot_read(ragged ? desc->a.shape.snapshot : NULL);
-    for (i = 0; i < 5; i++) {
-        const tegroup_impl_operand operand = (tegroup_impl_operand)i;
+    if (!tegroup_impl_host_views(desc, views) || !views[TEGROUP_IMPL_A].rows) return TEGROUP_OK;
+    for (i = TEGROUP_IMPL_B; i <= TEGROUP_IMPL_D; i++) {
         const tegroup_impl_name *name = names->operand[i];
-        const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
-        const int here = tegroup_impl_ragged(&t->shape) && t->shape.row_sizes.space == TEGROUP_SPACE_HOST;
-        const tegroup_snapshot_view view = tegroup_snapshot_read(here ? t->shape.snapshot : NULL);
-        const int walks = t->pointers_space == TEGROUP_SPACE_HOST && tegroup_impl_extent(t) > 0,
-                  result = wgrad && operand != TEGROUP_IMPL_A && operand != TEGROUP_IMPL_B,
-                  meets =
-                      sizes.rows && view.rows
-                      && (wgrad ? operand == TEGROUP_IMPL_B : operand == TEGROUP_IMPL_C || operand == TEGROUP_IMPL_D);
-        const size_t element = tegroup_impl_element(t->dtype);
-        for (g = 0; g < t->shape.groups; g++) {
-            const int64_t rows = sizes.rows ? sizes.rows[g] : desc->a.shape.rows;
-            if (meets)
-                TEGROUP_IMPL_RULE(tegroup_impl_max(0, view.rows[g]) == tegroup_impl_max(0, rows), ERROR_CAPACITY,
-                                  TEGROUP_IMPL_PATH(SNAPSHOT), "must give each group as many rows as a's",
-                                  tegroup_impl_max(0, rows), tegroup_impl_max(0, view.rows[g]));
-            if (!walks || rows < 0 || (rows == 0 && (!result || desc->accumulate))) continue; /* never looked at */
-            TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-            TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT,
-                              TEGROUP_IMPL_PATH(POINTERS), "must hold addresses aligned to the element", element,
-                              (uintptr_t)t->pointers[g] % element);
+        if (!views[i].rows || (i == TEGROUP_IMPL_B) != wgrad) continue;
+        for (g = 0; g < desc->a.shape.groups; g++) {
+            const int64_t rows = tegroup_impl_max(0, views[TEGROUP_IMPL_A].rows[g]),
+                          here = tegroup_impl_max(0, views[i].rows[g]);
+            TEGROUP_IMPL_RULE(here == rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
+                              "must give each group as many rows as a's", rows, here);
         }
     }
+    return TEGROUP_OK;
+}
+
+/* A list's address of a group that uses it. */
+static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
+                                                      tegroup_error *error) {
+    const size_t element = tegroup_impl_element(t->dtype);
+    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold no NULL for a group that is worked on; got the group's index", -1, g);
+    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
+                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
+    return TEGROUP_OK;
+}
+
+/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
+static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
+                                                        const tegroup_impl_names *names,
+                                                        const tegroup_snapshot_view *view, const unsigned char *used,
+                                                        tegroup_error *error) {
+    const tegroup_impl_name *name = names->operand[operand];
+    const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
+    int32_t g, h;
+    for (g = 0; g < t->shape.groups; g++) {
+        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
+        for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
+            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
+            const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
+            if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
+            TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
+                                  >= x.rows,
+                              ERROR_OVERLAP, TEGROUP_IMPL_PATH(POINTERS),
+                              "must hold buffers that share nothing; expected and got are two groups whose do", g, h);
+        }
+    }
+    return TEGROUP_OK;
+}
+
+/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
+ * and at the deep level at those of results against each other. */
+static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                      tegroup_error *error) {
+    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
+    tegroup_gemm_desc host; /* whose scalars the host may read */
+    tegroup_snapshot_view views[4];
+    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
+    uint32_t listed = 0;
+    int32_t i, g;
+    for (i = 0; i < 5; i++)
+        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
+            listed |= 1u << i;
+    if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
+    host = *desc;
+    if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
+    if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
+    for (g = 0; g < desc->a.shape.groups; g++) {
+        const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
+        used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
+        for (i = 0; i < 5; i++)
+            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
+    }
+    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
+    if (listed >> TEGROUP_IMPL_D & 1u)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
+    if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
+        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
     return TEGROUP_OK;
 }
 
@@ -205,8 +263,6 @@ static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *pl
 static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                           tegroup_error *error) {
     const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    TEGROUP_IMPL_RULE_AS(DTYPE, !desc->row_scale || p->row_scale != TEGROUP_DTYPE_UNSET, ERROR_UNSET, "row_scale_dtype",
-                         "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
     if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
     TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
                       "must not be NULL", 1, 0);
@@ -233,18 +289,16 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
         const tegroup_tensor *t = operands[i];
-        const tegroup_impl_name *name = names->operand[i];
-        if (t->dtype != TEGROUP_DTYPE_UNSET) TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, name, level, error));
-        else
-            TEGROUP_IMPL_TRY(
-                tegroup_impl_check_absent(t, name, i == TEGROUP_IMPL_C ? desc->d.dtype : desc->a.dtype, error));
+        if (t->dtype != TEGROUP_DTYPE_UNSET)
+            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", "alpha.space", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", "beta.space", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_row_scale(desc, &problem, error));
     if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_lists(desc, names, error));
 #if defined(TEGROUP_IMPL_CUDA)
     if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
@@ -253,15 +307,22 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+/* In the words of tegroup_gemm. */
+static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                         tegroup_error *error) {
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
     return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
 }
 
-/* What tegroup_gemm_check has passed. */
+TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                              tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    return tegroup_impl_gemm_check_own(plan, desc, error);
+}
+
+/* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
     (void)stream, (void)error;
@@ -274,6 +335,9 @@ static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, con
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                         struct CUstream_st *stream, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc, error));
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }

@@ -310,13 +310,17 @@ static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, c
     return 1;
 }
 
-static inline tegroup_status tegroup_impl_check_target(const tegroup_target *given, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(given->struct_size == sizeof *given, ERROR_STRUCT_SIZE, "target.struct_size",
-                      "must be the size of the struct", sizeof *given, given->struct_size);
-    TEGROUP_IMPL_RULE(given->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, given->sm);
-    TEGROUP_IMPL_RULE(given->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
-                      given->cublaslt_version);
-    TEGROUP_IMPL_RULE(given->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, given->threads);
+static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
+                      "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
+    memset(target, 0, sizeof *target);
+    memcpy(target, given, given->struct_size);
+    target->struct_size = sizeof *target;
+    TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
+    TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }
 
@@ -326,8 +330,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     (void)desc;
     memset(target, 0, sizeof *target);
     if (given) {
-        TEGROUP_IMPL_TRY(tegroup_impl_check_target(given, error));
-        *target = *given;
+        TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
         target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
     }
 #if defined(TEGROUP_IMPL_CUDA)
@@ -337,7 +340,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
-    if (given ? !given->built : !target->built) target->built = tegroup_impl_built();
+    if (!target->built) target->built = tegroup_impl_built();
     return TEGROUP_OK;
 }
 
@@ -503,9 +506,10 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                            tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_gemm_desc taken;
     tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
     tegroup_plan plan;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
     TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
     memcpy(verdicts, said, sizeof said);
@@ -542,6 +546,7 @@ static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *des
 
 TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
                                              tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }

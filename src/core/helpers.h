@@ -52,6 +52,25 @@ static inline tegroup_status tegroup_impl_fail(tegroup_error *error, tegroup_sta
  * type of names that are all positive unsigned, and -1 would be told as 4294967295. */
 #define TEGROUP_IMPL_RULE_ENUM(value, last, field, rule)                                                               \
     TEGROUP_IMPL_RULE((uint32_t)(value) <= (uint32_t)(last), ERROR_VALUE, field, rule, last, (int32_t)(value))
+/* A struct of the caller's must be of this version, or of an older one with the same major version: structs grow at their end, and a
+ * function reads no further than struct_size. */
+static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
+    return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
+}
+#define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
+/* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
+#define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
+    do {                                                                                                               \
+        TEGROUP_IMPL_RULE((desc) != NULL, ERROR_NULL_ARGUMENT, #desc, "must not be NULL", 1, 0);                       \
+        TEGROUP_IMPL_RULE(tegroup_impl_size_fits((desc)->struct_size, sizeof taken), ERROR_STRUCT_SIZE, "struct_size", \
+                          TEGROUP_IMPL_SIZE_RULE, sizeof taken, (desc)->struct_size);                                  \
+        if ((desc)->struct_size < sizeof taken) {                                                                      \
+            memset(&taken, 0, sizeof taken);                                                                           \
+            memcpy(&taken, (desc), (desc)->struct_size);                                                               \
+            taken.struct_size = sizeof taken;                                                                          \
+            (desc) = &taken;                                                                                           \
+        }                                                                                                              \
+    } while (0)
 #define TEGROUP_IMPL_TRY(call)                                                                                         \
     do {                                                                                                               \
         tegroup_status tegroup_impl_status = (call);                                                                   \
@@ -63,6 +82,8 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? 
 TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
+/* Is i an index of something that has `count`? */
+TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
 TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */

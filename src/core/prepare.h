@@ -115,13 +115,14 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_reach(const tegroup_impl_preparatio
     return tegroup_impl_add(tegroup_impl_mul(x->rows - 1, ld), x->cols);
 }
 
-/* Its first element, given the elements before it; a block that leaves the buffer is dropped. */
+/* Its first element, given the elements before it; a block that leaves the buffer is dropped. Without a bound, as for lists, none does. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_prepare_offset(const tegroup_impl_preparation *p, int32_t g, int64_t carry,
                                                      tegroup_impl_place *x) {
     int64_t offset = p->offsets ? p->offsets[g] : p->ld > 0 ? tegroup_impl_mul(x->start, p->ld) : carry;
     int64_t reach = tegroup_impl_prepare_reach(p, x);
-    x->offset = tegroup_impl_clamp(offset, 0, p->capacity_elements);
-    if (reach == 0 || (offset == x->offset && reach <= p->capacity_elements - offset)) return 0;
+    int64_t bound = p->capacity_elements > 0 ? p->capacity_elements : reach > 0 ? INT64_MAX : 0;
+    x->offset = tegroup_impl_clamp(offset, 0, bound);
+    if (reach == 0 || (offset == x->offset && reach <= bound - offset)) return 0;
     x->rows = 0;
     return TEGROUP_SNAPSHOT_ELEMENTS;
 }
@@ -286,10 +287,12 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
             prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
     }
     for (g = 0; g < p->groups; g++) {
-        int64_t rows = tegroup_impl_max(0, p->out_rows[g]);
+        const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
+        const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);
         header->rows_total += rows;
         header->rows_max = tegroup_impl_max(header->rows_max, rows);
-        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, p->start[g] + rows);
+        if (rows > 0) header->rows_end = tegroup_impl_max(header->rows_end, placed.start + rows);
+        if (reach > 0) header->capacity_elements = tegroup_impl_max(header->capacity_elements, placed.offset + reach);
     }
     tegroup_impl_sort(p, TEGROUP_IMPL_SORT_BY_SIZE);
 }
@@ -427,8 +430,7 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
     int ragged_cols;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
     TEGROUP_IMPL_RULE_ENUM(desc->check_level, TEGROUP_CHECK_DEEP, "check_level", "must be a tegroup_check_level");
     shape = &desc->shape;
@@ -483,10 +485,12 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 
 TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_prepare_desc taken;
     tegroup_layout layout;
     tegroup_impl_preparation p;
     tegroup_snapshot_header *header;
     (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
 

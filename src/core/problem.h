@@ -42,8 +42,9 @@ static inline tegroup_status tegroup_impl_check_options(const tegroup_options *o
                       o->stream_count);
     TEGROUP_IMPL_RULE(o->host_sizes_final == 0 || o->host_sizes_final == 1, ERROR_VALUE, "options.host_sizes_final",
                       "must be 0 or 1", 1, o->host_sizes_final);
-    TEGROUP_IMPL_RULE(!o->cublaslt_functions || o->cublaslt_functions->struct_size == sizeof *o->cublaslt_functions,
-                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", "must be the size of the struct",
+    TEGROUP_IMPL_RULE(!o->cublaslt_functions
+                          || tegroup_impl_size_fits(o->cublaslt_functions->struct_size, sizeof *o->cublaslt_functions),
+                      ERROR_STRUCT_SIZE, "options.cublaslt_functions.struct_size", TEGROUP_IMPL_SIZE_RULE,
                       sizeof *o->cublaslt_functions, o->cublaslt_functions->struct_size);
     return TEGROUP_OK;
 }
@@ -200,6 +201,23 @@ static inline tegroup_status tegroup_impl_check_extras(const tegroup_gemm_desc *
     return TEGROUP_OK;
 }
 
+/* What has memory must be said to be there: else it would be left out without a word. */
+static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_error *error) {
+    if (desc->c.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(tegroup_impl_check_absent(&desc->c, names->operand[TEGROUP_IMPL_C], desc->d.dtype, error));
+    if (desc->bias.dtype == TEGROUP_DTYPE_UNSET)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_check_absent(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->a.dtype, error));
+    TEGROUP_IMPL_RULE(desc->alpha.space != TEGROUP_SPACE_UNSET || !desc->alpha.data, ERROR_UNSET, "alpha.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE(desc->beta.space != TEGROUP_SPACE_UNSET || !desc->beta.data, ERROR_UNSET, "beta.space",
+                      "must be set with data", TEGROUP_SPACE_HOST, 0);
+    TEGROUP_IMPL_RULE_AS(DTYPE, desc->row_scale_dtype != TEGROUP_DTYPE_UNSET || !desc->row_scale, ERROR_UNSET,
+                         "row_scale_dtype", "must be set with row_scale", TEGROUP_DTYPE_F32, 0);
+    return TEGROUP_OK;
+}
+
 /* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
 static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                      tegroup_problem *problem, tegroup_error *error) {
@@ -210,7 +228,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
         if (operands[i]->dtype != TEGROUP_DTYPE_UNSET || (i != TEGROUP_IMPL_C && i != TEGROUP_IMPL_BIAS))
@@ -222,6 +240,7 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
     TEGROUP_IMPL_TRY(tegroup_impl_check_shapes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_dtypes(desc, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_extras(desc, names, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_said(desc, names, error));
 
     memset(problem, 0, sizeof *problem);
     problem->op = desc->op;
@@ -271,7 +290,8 @@ static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *de
 
 TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, tegroup_problem *problem,
                                                 tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(problem != NULL, ERROR_NULL_ARGUMENT, "problem", "must not be NULL", 1, 0);
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }

@@ -102,3 +102,19 @@ TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_
                   && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
     return p;
 }
+
+/* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    uint32_t used = 0;
+    if (p->skip) return 0;
+    if (p->m > 0 && p->n > 0 && !p->untouched) {
+        used |= 1u << TEGROUP_IMPL_D;
+        if (p->k > 0) used |= 1u << TEGROUP_IMPL_A | 1u << TEGROUP_IMPL_B;
+        if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
+        if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
+    }
+    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
+        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    return used;
+}

@@ -39,7 +39,7 @@ typedef struct tegroup_snapshot_header {
     int64_t  rows_end;   /* row after the last valid one; the tail begins here               */
     int64_t  capacity_rows;     /* shape.rows, shape.cols and shape.elements of the shape    */
     int64_t  capacity_cols;     /* that was prepared: bounds that everything above respects  */
-    int64_t  capacity_elements; /* 0 when regular                                            */
+    int64_t  capacity_elements; /* 0 when regular; where shape.elements is 0, as for lists, what one buffer would need */
     int64_t  ld;         /* of the preparation; 0 = packed                                   */
 } tegroup_snapshot_header;
 

@@ -4,7 +4,7 @@
 #define TEGROUP_STATUS_LIST(X)                                                                       \
     X(OK, 0, "ok")                                                                                   \
     X(ERROR_NULL_ARGUMENT, 1, "a required pointer is NULL")                                          \
-    X(ERROR_STRUCT_SIZE, 2, "struct_size is not the size of this version's struct")                  \
+    X(ERROR_STRUCT_SIZE, 2, "struct_size is not that of this version's struct, nor of an older one")  \
     X(ERROR_UNSET, 3, "a required enum was left at zero")                                            \
     X(ERROR_VALUE, 4, "a number or enum is out of its range")                                        \
     X(ERROR_SHAPE, 5, "dimensions disagree")                                                         \
@@ -13,7 +13,7 @@
     X(ERROR_ALIGNMENT, 8, "a pointer is not aligned as required")                                    \
     X(ERROR_OVERLAP, 9, "two buffers share memory and must not")                                     \
     X(ERROR_WORKSPACE, 10, "a workspace or snapshot buffer is too small")                            \
-    X(ERROR_CAPACITY, 11, "a snapshot or index refers to rows that the buffer does not hold")        \
+    X(ERROR_CAPACITY, 11, "a snapshot refers to rows that the buffer does not hold")                 \
     X(ERROR_OVERFLOW, 12, "a size does not fit the machine's address space")                         \
     X(ERROR_COMBINATION, 13, "two fields exclude each other")                                        \
     X(ERROR_PLAN, 14, "the descriptor is not the one that the plan was made for")                    \
@@ -50,10 +50,12 @@ typedef struct tegroup_error {
 /* How much a call checks. */
 typedef enum tegroup_check_level {
     TEGROUP_CHECK_HOST  = 0, /* every rule that costs arithmetic only: half a microsecond of a product, a whole one
-                                of an MLP's call, where the compiler optimises                           */
-    TEGROUP_CHECK_DEEP  = 1  /* also walks host pointer lists and snapshots, and asks the driver whose memory a
-                                device pointer is. Entries of one list are compared with single buffers,
-                                not with entries of another list                                         */
+                                of an MLP's call, where the compiler optimises; and of lists in host memory that
+                                an address is there wherever one is used                                 */
+    TEGROUP_CHECK_DEEP  = 1  /* also walks snapshots in host memory, and asks the driver whose memory a device
+                                pointer is. Entries of a list in host memory are compared with single
+                                buffers and, where they are written, with each other (by the square of
+                                their number), not with entries of another list                          */
 } tegroup_check_level;
 
 /* An unread status is a warning. */

@@ -38,7 +38,8 @@ typedef struct tegroup_shape {
     const int64_t *offsets;   /* [groups] first element of each group, same space as row_sizes; NULL = derived
                                  (TransformerEngine: tensor_offsets)                                          */
     int64_t        elements;  /* with col_sizes: elements that the buffer holds (0 is 0); with offsets as well,
-                                 and at least 1; else 0                                                       */
+                                 and at least 1; else 0. With tensor.pointers 0: each buffer of the list holds
+                                 its group, and nothing has to be said of them all                             */
     const void    *snapshot;  /* what tegroup_prepare made of the above; required to run when row_sizes is set */
 } tegroup_shape;
 
@@ -58,9 +59,9 @@ typedef struct tegroup_tensor {
     float          *scale;                /* [groups] multipliers for a quantiser with delayed scaling        */
     float          *amax;                 /* [groups] largest magnitude seen; written by quantisers           */
     float          *columnwise_amax;      /* [groups]                                                         */
-    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; of groups
-                                             that a call does not work on (no rows; skipped) it may be NULL, but not of
-                                             those whose weight gradient is written where they have no rows, with
+    void *const    *pointers;             /* [groups] one buffer a group instead of data, each holds its group; where a
+                                             call uses none (no rows, no columns, an operand of an empty sum; skipped)
+                                             it may be NULL, but not where a weight gradient is written of no rows, with
                                              zeros or beta * c (accumulate leaves it alone). The list is an input:
                                              nothing that a call writes may overlap it                        */
     void *const    *columnwise_pointers;  /* [groups] instead of columnwise_data                              */

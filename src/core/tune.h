@@ -17,12 +17,13 @@ static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *ki
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_tune_desc taken;
+    tegroup_gemm_desc gemm_taken;
+    const tegroup_gemm_desc *gemm;
     int32_t i;
     (void)stream;
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(desc->gemm != NULL, ERROR_NULL_ARGUMENT, "gemm", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->overwrite == 1, ERROR_VALUE, "overwrite", "must be 1: the results are overwritten", 1,
                       desc->overwrite);
@@ -33,10 +34,14 @@ TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_t
     TEGROUP_IMPL_RULE(desc->flush != NULL || desc->flush_bytes == 0, ERROR_NULL_ARGUMENT, "flush",
                       "must not be NULL where flush_bytes is given", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_gemm_check(plan, desc->gemm, error));
+    gemm = desc->gemm;
+    TEGROUP_IMPL_TAKE(gemm, gemm_taken);
+    taken = *desc;
+    taken.gemm = gemm;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, desc, stream, error);
+    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_tune(plan, &taken, stream, error);
 #endif
-    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = -1;
+    for (i = 0; i < TEGROUP_TUNE_CANDIDATES && taken.milliseconds; i++) taken.milliseconds[i] = -1;
     return TEGROUP_OK;
 }
 
@@ -102,14 +107,12 @@ TEGROUP_API tegroup_status tegroup_plan_save(const tegroup_plan *plan, void *byt
 TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, const void *bytes, size_t size,
                                              tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_saved saved, here;
-    tegroup_gemm_desc same;
+    tegroup_gemm_desc same; /* an older descriptor is completed in it */
     tegroup_plan made;
     uint64_t hash;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, same);
     TEGROUP_IMPL_RULE(bytes != NULL, ERROR_NULL_ARGUMENT, "bytes", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(desc->struct_size == sizeof *desc, ERROR_STRUCT_SIZE, "struct_size",
-                      "must be the size of the struct", sizeof *desc, desc->struct_size);
     TEGROUP_IMPL_RULE(size == TEGROUP_SAVED_PLAN_BYTES, ERROR_PLAN, "size", "must be TEGROUP_SAVED_PLAN_BYTES",
                       TEGROUP_SAVED_PLAN_BYTES, size);
     memcpy(&saved, bytes, sizeof saved);

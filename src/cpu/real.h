@@ -24,9 +24,4 @@ TEGROUP_IMPL_HD double tegroup_impl_exp_f64(double x) { return exp(x); }
 TEGROUP_IMPL_HD REAL tegroup_impl_choice_grad_FSUF(REAL grad_weight, REAL dot, REAL chosen, int32_t normalize) {
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
-
-/* Is candidate i better than the best so far? Ties go to the lower index; NaN never wins. */
-TEGROUP_IMPL_HD int tegroup_impl_better_FSUF(REAL x, int32_t i, REAL best, int32_t best_index) {
-    return x > best || (x == best && i < best_index);
-}
 /* @end */

@@ -134,12 +134,13 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
 
 TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, struct CUstream_st *stream,
                                             tegroup_error *error) {
+    tegroup_validate_desc taken;
     static const tegroup_impl_name name = TEGROUP_IMPL_NAME("tensor");
     const tegroup_tensor *t;
     tegroup_impl_buffer buffers[3];
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     t = &desc->tensor;
     TEGROUP_IMPL_TRY(tegroup_impl_check_tensor(t, &name, error));
     TEGROUP_IMPL_RULE_AS(DTYPES, TEGROUP_IMPL_FLOATS >> t->dtype & 1u, ERROR_DTYPE, "tensor.dtype",

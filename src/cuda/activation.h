@@ -100,6 +100,7 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
+/* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
     tegroup_impl_activation_kernel(const __grid_constant__ tegroup_activation_desc desc) {
@@ -244,7 +245,7 @@ static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float a
     return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
 }
 
-/* A thread reads a step of every operand before it writes there, so grad_input may be input. Rows are found anew at each step:
+/* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
  * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)

@@ -82,10 +82,12 @@ static inline tegroup_impl_lt_plan tegroup_impl_lt_plan_of(const tegroup_plan *p
 /* The functions: the caller's, or those of the shared object that holds the cublasLtMatmul that the process would call.
  * A library that was loaded privately is found by its usual names. Nothing is loaded here. */
 static inline tegroup_cublaslt_functions tegroup_impl_lt_find(const tegroup_gemm_desc *desc) {
+    const tegroup_cublaslt_functions *given = desc->options.cublaslt_functions;
     tegroup_cublaslt_functions f;
-    if (desc->options.cublaslt_functions) return *desc->options.cublaslt_functions;
     memset(&f, 0, sizeof f);
+    if (given) memcpy(&f, given, given->struct_size);
     f.struct_size = sizeof f;
+    if (given) return f;
 #if !defined(_WIN32)
     static const char *const names[] = {"libcublasLt.so.14", "libcublasLt.so.13", "libcublasLt.so.12",
                                         "libcublasLt.so"};

@@ -125,10 +125,13 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
             });
     }
     for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
-        const int64_t r = tegroup_impl_max(0, p.out_rows[g]);
+        const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+        const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
         atomicAdd((unsigned long long *)&result.rows_total, (unsigned long long)r);
         atomicMax((unsigned long long *)&result.rows_max, (unsigned long long)r);
-        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(p.start[g] + r));
+        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(x.start + r));
+        if (reach > 0)
+            atomicMax((unsigned long long *)&result.capacity_elements, (unsigned long long)(x.offset + reach));
     }
     __syncthreads();
     tegroup_impl_preparation sorted = p;

@@ -1,5 +1,53 @@
 /* ---- Router kernels ---- */
 
+/* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
+ * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
+ * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */
+template <typename REAL>
+static __device__ __forceinline__ bool tegroup_impl_router_doubt(REAL last, REAL sum, REAL largest, bool halves) {
+    const REAL small = (REAL)0.125; /* twice as much, so that rounding does not matter here */
+    return !halves || last < (REAL)0x1p-100
+           || (largest > -small && last * sum < tegroup_impl_softmax_exp(small - largest));
+}
+
+/* A warp puts a token's choice among equal probabilities right: the larger logits first, and of equal logits the lower
+ * experts. So far these have been first at any logit, and the leaves that are chosen are -1. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_router_desc &desc, int64_t token,
+                                                                 REAL *leaves, const REAL *values, int32_t *indices) {
+    const char *logits = tegroup_impl_matrix_row(&desc.logits, token);
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+    __syncwarp();
+    for (int32_t j = lane; j < desc.k; j += 32) leaves[indices[j]] = values[j];
+    __syncwarp();
+    for (int32_t j = 0; j < desc.k; j++) {
+        const REAL value = values[j];
+        double most = -(double)INFINITY, least = (double)INFINITY;
+        int32_t best = INT32_MAX;
+        for (int32_t e = lane; e < desc.experts; e += 32) {
+            if (leaves[e] != value) continue;
+            const double x = tegroup_impl_load_f64(desc.logits.dtype, logits, e);
+            if (x > most || best == INT32_MAX) most = x, best = e;
+            least = tegroup_impl_smaller(least, x);
+        }
+        for (int step = 16; step > 0; step /= 2) {
+            const double other = __shfl_xor_sync(0xffffffffu, most, step);
+            const int32_t its = __shfl_xor_sync(0xffffffffu, best, step);
+            if (other > most || (other == most && its < best)) most = other, best = its;
+            least = tegroup_impl_smaller(least, __shfl_xor_sync(0xffffffffu, least, step));
+        }
+        if (most == least && (j == 0 || values[j - 1] != value)) { /* all logits are equal, and the choice is right */
+            while (j + 1 < desc.k && values[j + 1] == value) j++;
+            continue;
+        }
+        if (lane == 0) {
+            indices[j] = best;
+            leaves[best] = -1;
+        }
+        __syncwarp();
+    }
+}
+
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
@@ -11,9 +59,9 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     enum { tokens = batch_of::tokens, share = 32 / tokens, quads = LANES * QUADS / share, nodes = quads / 4 };
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
                   part = lane % LANES, warp = (int32_t)threadIdx.x / 32;
-    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, the probabilities that it
-     * chose and their experts */
-    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, value_at = divisor_at + 1,
+    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, its largest
+     * logit, the probabilities that it chose and their experts */
+    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, largest_at = divisor_at + 1, value_at = divisor_at + 2,
                   index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
@@ -31,6 +79,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int64_t first = batch.first;
         const int32_t live = batch.live;
         REAL sum[TURNS], sums_of_all = 0;
+        /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
+        uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
             if (desc.logits.dtype == TEGROUP_DTYPE_BF16) batch.widen(true);
             else batch.widen(false);
@@ -39,11 +89,15 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
 #pragma unroll
         for (int turn = 0; turn < TURNS; turn++) {
             quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
+            bits |= tegroup_impl_quad_bits(most);
 #pragma unroll
-            for (int j = 1; j < QUADS; j++)
+            for (int j = 1; j < QUADS; j++) {
+                bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
 #pragma unroll
                 for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+            }
             const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+            if (part == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[largest_at] = largest;
 #pragma unroll
             for (int j = 0; j < QUADS; j++) {
                 /* what stands in for a quad that the row lacks counts nothing */
@@ -105,7 +159,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
                  *leaves = (REAL *)(rows + lane / share * way.row_bytes) + begin;
             const REAL all = tree[divisor_at];
-            REAL chosen = all != all ? all : (REAL)0;
+            REAL chosen = all != all ? all : (REAL)0, last = 2, gap = 2; /* the smallest from one choice to the next */
             REAL root[nodes];
 #pragma unroll
             for (int i = 0; i < nodes; i++)
@@ -135,6 +189,8 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                     next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
                 }
                 chosen += best;
+                gap = tegroup_impl_smaller(gap, last - best);
+                last = best;
                 if (taken) {
                     tree[value_at + j] = best;
                     ((int32_t *)tree)[index_at + j] = begin + e;
@@ -143,6 +199,22 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                 }
 #pragma unroll
                 for (int i = 0; i < nodes; i++) root[i] = taken && i == here ? next : root[i];
+            }
+            REAL mine = root[0];
+#pragma unroll
+            for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
+            /* to the best that is left */
+            gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, share>(mine));
+            if (__any_sync(0xffffffffu, gap == 0)) {
+                const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
+                           doubt = gap == 0 && fellow == 0 && lane / share < live && all == all
+                                   && tegroup_impl_router_doubt(last, all, tree[largest_at], halves);
+                for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+                    const int32_t place = (__ffs((int)left) - 1) / share;
+                    REAL *token = (REAL *)(memory + place * way.token_bytes);
+                    tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes),
+                                              token + value_at, (int32_t *)token + index_at);
+                }
             }
             if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
         }
@@ -259,6 +331,15 @@ static __device__ __forceinline__ void tegroup_impl_router_choices(const tegroup
     }
 }
 
+static __device__ __forceinline__ void tegroup_impl_router_recall(const float *probabilities, int32_t experts,
+                                                                  int32_t k, int32_t *indices, float *grad_weights) {
+    tegroup_impl_router_recall_f32(probabilities, experts, k, indices, grad_weights);
+}
+static __device__ __forceinline__ void tegroup_impl_router_recall(const double *probabilities, int32_t experts,
+                                                                  int32_t k, int32_t *indices, double *grad_weights) {
+    tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
+}
+
 /* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
  * balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
@@ -298,20 +379,27 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         const int32_t live = batch.live;
         /* of the lane's token */
         REAL *gradient = (REAL *)(rows + lane * gradient_bytes), chosen = 0, dot = 0;
-        const REAL *from = (const REAL *)(probabilities + lane * in_bytes),
-                   *grads = (const REAL *)(memory + lane * way.token_bytes);
-        const int32_t *indices = (const int32_t *)(grads + k);
+        const REAL *from = (const REAL *)(probabilities + lane * in_bytes);
+        REAL *grads = (REAL *)(memory + lane * way.token_bytes);
+        int32_t *indices = (int32_t *)(grads + k);
         tegroup_impl_router_fetched(way, barrier, parity);
         parity ^= 1;
         batch.read(probabilities, in_bytes, experts);
-        if (lane < live)
+        while (lane < live) {
+            int32_t kept = 0;
+            chosen = dot = 0;
 #pragma unroll 8
-            for (int32_t j = 0; j < k; j++) { /* an index that is no expert's is nobody's */
+            for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                const REAL p = e >= 0 && e < experts ? from[e] : (REAL)0;
+                const bool there = tegroup_impl_within(e, experts);
+                const REAL p = there ? from[e] : (REAL)0;
+                kept += there;
                 chosen += p;
-                dot += e >= 0 && e < experts ? grads[j] * p : (REAL)0;
+                dot += there ? grads[j] * p : (REAL)0;
             }
+            if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+            tegroup_impl_router_recall(from, experts, k, indices, grads);
+        }
         tegroup_impl_router_store_done();
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
@@ -326,7 +414,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         if (lane < live)
             for (int32_t j = 0; j < k; j++) {
                 const int32_t e = indices[j];
-                if (e >= 0 && e < experts)
+                if (tegroup_impl_within(e, experts))
                     gradient[e] += tegroup_impl_choice_grad(grads[j], dot, chosen, desc.normalize);
             }
         batch.advance(way);
@@ -428,7 +516,7 @@ static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc 
     const int is_f64 = desc->probabilities.dtype == TEGROUP_DTYPE_F64;
     const int64_t real_bytes = is_f64 ? 8 : 4;
     const int64_t room = tegroup_impl_align(desc->experts, 4),
-                  bytes = (tegroup_impl_align(room / 4, 4) + 1 + desc->k) * real_bytes + 4 * desc->k;
+                  bytes = (tegroup_impl_align(room / 4, 4) + 2 + desc->k) * real_bytes + 4 * desc->k;
     tegroup_impl_router_way way;
     tegroup_router_desc d = *desc;
     cudaFuncAttributes image;

@@ -48,6 +48,12 @@ static __device__ __forceinline__ int32_t tegroup_impl_quad_find(const tegroup_i
     return at;
 }
 
+/* Every bit that one of the floats has. Doubles are said to have the last one: they do not count as halves. */
+static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<float> &v) {
+    return __float_as_uint(v.x[0]) | __float_as_uint(v.x[1]) | __float_as_uint(v.x[2]) | __float_as_uint(v.x[3]);
+}
+static __device__ __forceinline__ uint32_t tegroup_impl_quad_bits(const tegroup_impl_quad<double> &) { return 1; }
+
 template <typename REAL>
 static __device__ __forceinline__ REAL tegroup_impl_quad_sum(const tegroup_impl_quad<REAL> &v) {
     return (v.x[0] + v.x[1]) + (v.x[2] + v.x[3]);

@@ -24,6 +24,7 @@ static inline REAL tegroup_impl_row_scale_FSUF(const tegroup_matrix *scale, int6
     return tegroup_impl_load_FSUF(scale->dtype, tegroup_impl_matrix_row(scale, row), 0);
 }
 
+/* A piece of the row is read before its results are stored, so output may be input. */
 static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -44,7 +45,7 @@ static inline void tegroup_impl_activation_row_FSUF(const tegroup_activation_des
     }
 }
 
-/* A piece of gate and up is read before its gradients are stored, so grad_input may be input. */
+/* A piece of each operand is read before its gradients are stored, so grad_input may be one. */
 static inline void tegroup_impl_activation_grad_row_FSUF(const tegroup_activation_backward_desc *desc, int64_t row) {
     const tegroup_matrix *in = &desc->input, *out = &desc->grad_input, *dy = &desc->grad_output;
     const int gated = tegroup_impl_gated(desc->activation);
@@ -113,30 +114,42 @@ static inline tegroup_status tegroup_impl_activation_check_sizes(tegroup_space s
 
 /* What errors call the matrices of an activation and of its gradient: a layer that runs one has other words for them. */
 typedef struct tegroup_impl_matrix_name {
-    const char *paths[5]; /* as TEGROUP_IMPL_MATRIX_PATHS */
-    const char *apart;
+    const char *paths[5];    /* as TEGROUP_IMPL_MATRIX_PATHS */
+    const char *apart;       /* the rule of another that shares its memory */
+    const char *apart_or_it; /* ... and may do so where it is this one, and the operation in place */
 } tegroup_impl_matrix_name;
 
 typedef struct tegroup_impl_activation_names {
     tegroup_impl_matrix_name input, row_scale, output, grad_output, grad_input, grad_row_scale;
-    const char *in_place; /* the rule of a grad_input that shares memory with input */
     const char *snapshot;
 } tegroup_impl_activation_names;
 
 static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_names(void) {
 #define TEGROUP_IMPL_OWN(name)                                                                                         \
-    { TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name }
-    static const tegroup_impl_activation_names names = {
-        TEGROUP_IMPL_OWN("input"),
-        TEGROUP_IMPL_OWN("row_scale"),
-        TEGROUP_IMPL_OWN("output"),
-        TEGROUP_IMPL_OWN("grad_output"),
-        TEGROUP_IMPL_OWN("grad_input"),
-        TEGROUP_IMPL_OWN("grad_row_scale"),
-        "must not overlap input, unless it is input with the same ld and dtype",
-        "snapshot"};
+    {                                                                                                                  \
+        TEGROUP_IMPL_MATRIX_PATHS(name), "must not overlap " name,                                                     \
+            "must not overlap " name ", unless it is " name " with the same ld and dtype"                              \
+    }
+    static const tegroup_impl_activation_names names = {TEGROUP_IMPL_OWN("input"),
+                                                        TEGROUP_IMPL_OWN("row_scale"),
+                                                        TEGROUP_IMPL_OWN("output"),
+                                                        TEGROUP_IMPL_OWN("grad_output"),
+                                                        TEGROUP_IMPL_OWN("grad_input"),
+                                                        TEGROUP_IMPL_OWN("grad_row_scale"),
+                                                        "snapshot"};
 #undef TEGROUP_IMPL_OWN
     return &names;
+}
+
+/* A result that may be an operand: each of its elements comes from the one in the same place. in_place 0: it may not. */
+static inline tegroup_status tegroup_impl_check_apart_or_it(const tegroup_matrix *out, const char *field,
+                                                            const tegroup_matrix *other,
+                                                            const tegroup_impl_matrix_name *name, int in_place,
+                                                            tegroup_error *error) {
+    if (in_place && out->data == other->data && out->dtype == other->dtype
+        && tegroup_impl_matrix_ld(out) == tegroup_impl_matrix_ld(other))
+        return TEGROUP_OK;
+    return tegroup_impl_check_matrix_apart(out, field, other, in_place ? name->apart_or_it : name->apart, error);
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
@@ -144,8 +157,7 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                            const tegroup_impl_activation_names *names,
                                                            tegroup_error *error) {
     const char *const *output = names->output.paths;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
@@ -154,8 +166,8 @@ static inline tegroup_status tegroup_impl_activation_check(const tegroup_activat
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
                                                  TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->input, names->input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->output, output[0], &desc->input, &names->input,
+                                                    !tegroup_impl_gated(desc->activation), error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
@@ -186,6 +198,8 @@ static inline tegroup_status tegroup_impl_activation_run(const tegroup_activatio
 
 TEGROUP_API tegroup_status tegroup_activation_forward(const tegroup_activation_desc *desc, struct CUstream_st *stream,
                                                       tegroup_error *error) {
+    tegroup_activation_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_run(desc, 0, stream, error);
 }
@@ -211,9 +225,7 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
                                                                     tegroup_error *error) {
     const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
     int64_t rows, cols;
-    int in_place;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
     TEGROUP_IMPL_TRY(
@@ -227,15 +239,12 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    in_place = desc->grad_input.data == desc->input.data && desc->grad_input.dtype == desc->input.dtype
-               && tegroup_impl_matrix_ld(&desc->grad_input) == tegroup_impl_matrix_ld(&desc->input);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
                                                      names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                                     names->grad_output.apart, error));
-    if (!in_place)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->input, names->in_place, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->grad_output,
+                                                    &names->grad_output, !tegroup_impl_gated(desc->activation), error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->input, &names->input, 1, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
                                                      names->input.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
@@ -276,6 +285,8 @@ static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_backward_desc *desc,
                                                        struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_activation_backward_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_activation_backward_check(desc, tegroup_impl_activation_own_names(), error));
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }

@@ -2,7 +2,7 @@
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
-    if (status != TEGROUP_OK && desc && desc->struct_size == sizeof *desc && desc->refused) *desc->refused = at;
+    if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
 }
 
@@ -352,12 +352,13 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
                                                      tegroup_chain_plan *plan, tegroup_impl_chain *chain,
                                                      tegroup_error *error) {
     tegroup_chain_plan made;
+    tegroup_target taken;
     tegroup_layout saved, workspace;
     size_t bytes;
     int32_t i;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, NULL, NULL, chain, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    if (target) TEGROUP_IMPL_TRY(tegroup_impl_check_target(target, error));
+    if (target) TEGROUP_IMPL_TRY(tegroup_impl_take_target(target, &taken, error));
     memset(&made, 0, sizeof made);
     made.struct_size = sizeof made;
     made.magic = TEGROUP_CHAIN_PLAN_MAGIC;
@@ -383,8 +384,11 @@ static inline tegroup_status tegroup_impl_chain_make(const tegroup_chain_desc *d
 
 TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *desc, const tegroup_target *target,
                                                    tegroup_chain_plan *plan, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -426,8 +430,11 @@ static inline tegroup_status tegroup_impl_chain_judge(const tegroup_chain_desc *
 TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
                                                  tegroup_chain_verdict verdicts[TEGROUP_CHAIN_MAX_OPS],
                                                  tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
@@ -569,8 +576,7 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     char *gradients = NULL;
     chain->at = -1;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_plan(plan, error));
-    if (desc && desc->struct_size == sizeof *desc && desc->options.workspace)
-        gradients = (char *)desc->options.workspace + plan->op_bytes;
+    if (desc->options.workspace) gradients = (char *)desc->options.workspace + plan->op_bytes;
     TEGROUP_IMPL_TRY(tegroup_impl_chain_resolve(desc, &plan->fused, gradients, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_planned(plan, desc, chain, error));
     TEGROUP_IMPL_TRY(tegroup_impl_chain_check_alike(desc, chain, error));
@@ -597,14 +603,20 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
 
 TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                  struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_chain_desc taken;
     tegroup_impl_chain chain;
-    const tegroup_status status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
+    tegroup_status status;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }

@@ -195,6 +195,7 @@ static inline const char *tegroup_impl_chain_unlike(const tegroup_impl_chain *ch
     for (j = 0; j < 3; j++) snapshots[j] = tegroup_impl_chain_snapshot(chain, i + j);
     if (last->row_scale_dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_chain_differ(last->row_scale, middle->row_scale))
         return "the linear after it scales its bias by other numbers";
+    if (chain->values[i + 2].data && chain->values[i + 2].data == chain->values[i + 1].data) return "it works in place";
     for (j = 0; j < 3; j++)
         if (tegroup_impl_chain_differ(snapshots[j], snapshots[(j + 1) % 3]))
             return "it and its neighbours have different routings";
@@ -226,8 +227,7 @@ static inline tegroup_status tegroup_impl_chain_check_alike(const tegroup_chain_
 /* The descriptor's own numbers, and its input. */
 static inline tegroup_status tegroup_impl_chain_check_desc(const tegroup_chain_desc *desc, tegroup_error *error) {
     static const char *const input[] = TEGROUP_IMPL_PATHS("input");
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_options(&desc->options, error));
     TEGROUP_IMPL_RULE(desc->ops != NULL, ERROR_NULL_ARGUMENT, "ops", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(desc->op_count >= 1 && desc->op_count <= TEGROUP_CHAIN_MAX_OPS, ERROR_VALUE, "op_count",
@@ -396,6 +396,7 @@ static inline tegroup_status tegroup_impl_chain_resolve(const tegroup_chain_desc
 typedef struct tegroup_impl_chain_buffers {
     tegroup_impl_buffer all[TEGROUP_IMPL_CHAIN_BUFFERS];
     int32_t at[TEGROUP_IMPL_CHAIN_BUFFERS], count;
+    int32_t next; /* the buffer of what the next op reads, backward its gradient; -1: in saved or the workspace */
 } tegroup_impl_chain_buffers;
 
 static inline void tegroup_impl_chain_add(tegroup_impl_chain_buffers *buffers, tegroup_impl_buffer buffer, int32_t at) {
@@ -411,6 +412,54 @@ static inline void tegroup_impl_chain_add_tensor(tegroup_impl_chain_buffers *buf
     buffer.field = field;
     buffer.apart = "must not overlap another buffer of the chain";
     tegroup_impl_chain_add(buffers, buffer, at);
+}
+
+/* Does op i put its results where it reads them from? */
+static inline int tegroup_impl_chain_in_place(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                              int32_t i, int backward) {
+    const void *from = backward ? chain->grads[i + 1].data : chain->values[i].data,
+               *to = backward ? chain->grads[i].data : chain->values[i + 1].data;
+    return to && to == from && !(backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS); /* which hands the gradient on */
+}
+
+/* It may where each element comes from the one that lies there and, forward, its backward does not read that one again. */
+static inline tegroup_status tegroup_impl_chain_check_in_place(const tegroup_chain_desc *desc,
+                                                               const tegroup_impl_chain *chain, int32_t i, int backward,
+                                                               tegroup_error *error) {
+    const tegroup_chain_op *op = &desc->ops[i];
+    const tegroup_dtype from = backward ? chain->grads[i + 1].dtype : chain->values[i].dtype,
+                        to = backward ? chain->grads[i].dtype : chain->values[i + 1].dtype;
+    const int by_element = op->kind == TEGROUP_CHAIN_BIAS || op->kind == TEGROUP_CHAIN_SCALE
+                           || (op->kind == TEGROUP_CHAIN_ACTIVATION && !tegroup_impl_gated(op->activation)
+                               && (i == 0 || !(chain->fused >> (i - 1) & 1u))),
+              read_again = !backward
+                           && (op->kind == TEGROUP_CHAIN_SCALE
+                                   ? TEGROUP_IMPL_THERE(chain->arguments[i].grad_row_scale)
+                                   : op->kind == TEGROUP_CHAIN_ACTIVATION && TEGROUP_IMPL_THERE(chain->grads[i]));
+    TEGROUP_IMPL_RULE(
+        !tegroup_impl_chain_in_place(desc, chain, i, backward) || (by_element && !read_again && from == to),
+        ERROR_OVERLAP, backward ? "arguments.grad_input.data" : "arguments.out.data",
+        backward ? "must not overlap the gradient that its op reads, unless it is that with the same dtype, "
+                   "of a SCALE or an ACTIVATION without gate"
+                 : "must not overlap what its op reads, unless it is that with the same dtype, of a BIAS, a "
+                   "SCALE or an ACTIVATION without gate, and backward does not read it again",
+        0, 1);
+    return TEGROUP_OK;
+}
+
+/* Where op i puts its results: a buffer of its own, or the one that it reads, which is then written. */
+static inline void tegroup_impl_chain_add_results(const tegroup_chain_desc *desc, const tegroup_impl_chain *chain,
+                                                  int32_t i, int backward, tegroup_impl_chain_buffers *buffers) {
+    const tegroup_chain_argument *given = &chain->arguments[i];
+    if (backward && desc->ops[i].kind == TEGROUP_CHAIN_BIAS) return; /* it hands the gradient on */
+    if (!TEGROUP_IMPL_THERE(*(backward ? &given->grad_input : &given->out))) buffers->next = -1;
+    else if (buffers->next >= 0 && tegroup_impl_chain_in_place(desc, chain, i, backward))
+        buffers->all[buffers->next].writes = 1;
+    else {
+        buffers->next = buffers->count;
+        if (backward) tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
+        else tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 1);
+    }
 }
 
 /* What op i touches in this direction. */
@@ -429,9 +478,9 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
         tegroup_impl_chain_add_tensor(buffers, &weights->bias, "bias.data", i, 0);
     if (has_bias && backward) tegroup_impl_chain_add_tensor(buffers, &weights->bias_grad, "bias_grad.data", i, 1);
     if (linear && backward) tegroup_impl_chain_add_tensor(buffers, &weights->main_grad, "main_grad.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->out)
-        && (!backward || i + 1 < desc->op_count)) /* backward reads what an op was given, not what the last gave */
-        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, !backward);
+    tegroup_impl_chain_add_results(desc, chain, i, backward, buffers);
+    if (backward && TEGROUP_IMPL_THERE(given->out) && i + 1 < desc->op_count) /* what the last gave is not read */
+        tegroup_impl_chain_add_tensor(buffers, &chain->values[i + 1], "arguments.out.data", i, 0);
     if (given->row_scale_dtype != TEGROUP_DTYPE_UNSET)
         tegroup_impl_chain_add(buffers,
                                tegroup_impl_buffer_of(given->row_scale,
@@ -442,8 +491,6 @@ static inline void tegroup_impl_chain_op_buffers(const tegroup_chain_desc *desc,
                                i);
     if (!backward) return;
     tegroup_impl_chain_add_tensor(buffers, &given->grad_row_scale, "arguments.grad_row_scale.data", i, 1);
-    if (TEGROUP_IMPL_THERE(given->grad_input))
-        tegroup_impl_chain_add_tensor(buffers, &chain->grads[i], "arguments.grad_input.data", i, 1);
 }
 
 /* What a call writes, apart from all that it touches: products and activations see to their own operands, this to those of
@@ -458,7 +505,13 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
     buffers.count = 0;
     tegroup_impl_chain_add_tensor(&buffers, &desc->input, "input.data", -1, 0);
     if (backward) tegroup_impl_chain_add_tensor(&buffers, &chain->grads[desc->op_count], "grad_output.data", -1, 0);
-    for (i = 0; i < desc->op_count; i++) tegroup_impl_chain_op_buffers(desc, chain, i, backward, &buffers);
+    buffers.next = buffers.count - 1;
+    for (i = 0; i < desc->op_count; i++) {
+        chain->at = i;
+        TEGROUP_IMPL_TRY(tegroup_impl_chain_check_in_place(desc, chain, i, backward, error));
+    }
+    for (i = 0; i < desc->op_count; i++)
+        tegroup_impl_chain_op_buffers(desc, chain, backward ? desc->op_count - 1 - i : i, backward, &buffers);
     tegroup_impl_chain_add(&buffers, tegroup_impl_workspace_buffer(&desc->options, workspace_bytes), -1);
     tegroup_impl_chain_add(
         &buffers,

@@ -39,9 +39,12 @@ typedef struct tegroup_chain_op {
  * data without a dtype. */
 typedef struct tegroup_chain_argument {
     int32_t        op;              /* index in ops                                                                */
-    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op    */
+    tegroup_tensor out;             /* y [rows, cols], contiguous; absent = in `saved`. Required of the last op. May be x, of
+                                       the same dtype, for BIAS, SCALE without grad_row_scale, and an ACTIVATION that has no
+                                       gate and whose dx is not computed                                           */
     tegroup_tensor grad_input;      /* dx [rows, cols], contiguous; absent = in the workspace, and for op 0 not computed.
-                                       Not taken by BIAS                                                           */
+                                       Not taken by BIAS. May be dy, of the same dtype, for SCALE and an ACTIVATION that has
+                                       no gate                                                                     */
     const void    *row_scale;       /* [rows]; LINEAR with bias, ACTIVATION, SCALE; NULL to plan                   */
     tegroup_dtype  row_scale_dtype; /* F32 or F64; UNSET = none                                                    */
     tegroup_tensor grad_row_scale;  /* [rows, 1]; with row_scale, and for op 0 with grad_input; absent = not wanted */

@@ -175,8 +175,8 @@ TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind
 /* @each-real */
 /* What an activation multiplies `up` by, and its derivative, a rectifier's where it is open. x s, s = sigmoid(w), has the derivative
  * s + x s w' (1 - s), and (1 + tanh(z)) / 2 is sigmoid(2 z): no digits are lost where tanh comes close to -1. GELU is
- * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: a factor that is 0 there meets the largest number instead.
- * half: as the sigmoid and the tail are told. */
+ * max(x, 0) - |x| tail(|x|). At an infinite x both are their limits: where the other factor is 0, the largest number or the
+ * bounded magnitude stands in for x. half: as the sigmoid and the tail are told. */
 TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, REAL alpha, REAL x, REAL *slope) {
     REAL s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */

@@ -355,8 +355,7 @@ static inline tegroup_status tegroup_impl_linear_check_there(const tegroup_linea
 /* The layer's own rules. */
 static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
                                                        tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, layer);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check_there(desc, layer, error));
     TEGROUP_IMPL_TRY(tegroup_impl_layer_check(layer, error));
@@ -366,7 +365,9 @@ static inline tegroup_status tegroup_impl_linear_check(const tegroup_linear_desc
 
 TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, tegroup_op op, tegroup_gemm_desc *gemm,
                                                tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_impl_layer layer;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(op != TEGROUP_OP_UNSET, ERROR_UNSET, "op", "must be set", TEGROUP_OP_FORWARD, 0);
     TEGROUP_IMPL_RULE_ENUM(op, TEGROUP_OP_WGRAD, "op", "must be a tegroup_op");
@@ -380,9 +381,11 @@ TEGROUP_API tegroup_status tegroup_linear_gemm(const tegroup_linear_desc *desc, 
 
 TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *desc, const tegroup_target *target,
                                                     tegroup_linear_plan *plan, tegroup_error *error) {
+    tegroup_linear_desc taken;
     tegroup_linear_plan made;
     tegroup_impl_layer layer;
     int product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_linear_check(desc, &layer, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -393,38 +396,43 @@ TEGROUP_API tegroup_status tegroup_linear_plan_make(const tegroup_linear_desc *d
     return TEGROUP_OK;
 }
 
+/* A call: its layer points into the descriptor that it took. */
+typedef struct tegroup_impl_linear_call {
+    tegroup_linear_desc taken;
+    tegroup_impl_layer layer;
+} tegroup_impl_linear_call;
+
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
-static inline tegroup_status tegroup_impl_linear_check_call(const tegroup_linear_plan *plan,
-                                                            const tegroup_linear_desc *desc, tegroup_impl_layer *layer,
-                                                            tegroup_error *error) {
+static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
+                                                       const tegroup_linear_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
                       "must be the size of the struct", sizeof *plan, plan->struct_size);
     TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
                       "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    tegroup_impl_linear_layer(desc, layer);
+    TEGROUP_IMPL_TAKE(desc, call->taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    tegroup_impl_linear_layer(desc, &call->layer);
     return TEGROUP_OK;
 }
 
 TEGROUP_API tegroup_status tegroup_linear_forward(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_FORWARD, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_dgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_dgrad(&layer, plan, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_dgrad(&call.layer, plan, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan, const tegroup_linear_desc *desc,
                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_impl_layer layer;
-    TEGROUP_IMPL_TRY(tegroup_impl_linear_check_call(plan, desc, &layer, error));
-    return tegroup_impl_layer_call(&layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
+    tegroup_impl_linear_call call;
+    TEGROUP_IMPL_TRY(tegroup_impl_linear_begin(&call, plan, desc, error));
+    return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }

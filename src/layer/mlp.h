@@ -187,9 +187,11 @@ static inline tegroup_status tegroup_impl_mlp_sizes(const tegroup_mlp_desc *desc
 
 TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, const tegroup_target *target,
                                                  tegroup_mlp_plan *plan, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     tegroup_mlp_plan made;
     int layer, product;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
     memset(&made, 0, sizeof made);
@@ -251,8 +253,10 @@ static inline void tegroup_impl_mlp_place(const tegroup_impl_mlp_plans *plans, c
 TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                             tegroup_mlp_layer layer, tegroup_op op, tegroup_gemm_desc *gemm,
                                             tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_layers layers;
     if (plan) TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check(desc, &layers, error));
     TEGROUP_IMPL_RULE(layer != TEGROUP_MLP_LAYER_UNSET, ERROR_UNSET, "layer", "must be set", TEGROUP_MLP_FC1, 0);
     TEGROUP_IMPL_RULE_ENUM(layer, TEGROUP_MLP_FC2, "layer", "must be a tegroup_mlp_layer");
@@ -349,8 +353,7 @@ static inline tegroup_status tegroup_impl_mlp_check_call(tegroup_impl_mlp_call *
 static inline tegroup_status tegroup_impl_mlp_begin(tegroup_impl_mlp_call *call, const tegroup_impl_mlp_plans *plans,
                                                     const tegroup_mlp_desc *desc, tegroup_op op, tegroup_error *error) {
     int layer, product;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     call->desc = desc;
     call->plans = plans;
     call->reads = call->writes = 0;
@@ -604,24 +607,30 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 
 TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                                struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }

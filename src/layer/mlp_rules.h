@@ -60,15 +60,19 @@ static inline int tegroup_impl_mlp_role(tegroup_mlp_layer layer, int tensor) {
 /* What the activation's matrices are here. */
 static inline const tegroup_impl_activation_names *tegroup_impl_mlp_activation_names(void) {
 #define TEGROUP_IMPL_ROWS(name)                                                                                        \
-    { {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name }
+    {                                                                                                                  \
+        {name ".data", name ".shape.rows", name ".shape.cols", name ".ld", name ".dtype"}, "must not overlap " name,   \
+            "must not overlap " name ", unless it is " name " with the same dtype"                                     \
+    }
     static const tegroup_impl_activation_names names = {
         TEGROUP_IMPL_ROWS("preactivation"),
-        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"}, "must not overlap row_scale"},
+        {{"row_scale", "input.shape.rows", "row_scale", "row_scale", "row_scale_dtype"},
+         "must not overlap row_scale",
+         NULL},
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("activated"),
         TEGROUP_IMPL_ROWS("grad_preactivation"),
         TEGROUP_IMPL_ROWS("grad_row_scale"),
-        "must not overlap preactivation, unless it is preactivation with the same dtype",
         "input.shape.snapshot"};
 #undef TEGROUP_IMPL_ROWS
     return &names;
@@ -262,8 +266,7 @@ static inline tegroup_status tegroup_impl_mlp_check(const tegroup_mlp_desc *desc
                                                     tegroup_error *error) {
     int64_t width;
     int i;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_numbers(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_there(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_activation_check_sizes(desc->space, &desc->input.shape, error));

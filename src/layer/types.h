@@ -38,7 +38,7 @@ typedef struct tegroup_activation_desc {
     const void        *snapshot;    /* rows that are valid; NULL = all                                            */
     tegroup_matrix     input;       /* in  [rows, 2 width], not gated [rows, width]; F16, BF16, F32 or F64        */
     tegroup_matrix     row_scale;   /* in  [rows, 1], F32 or F64; absent = 1                                      */
-    tegroup_matrix     output;      /* out [rows, width]                                                          */
+    tegroup_matrix     output;      /* out [rows, width]; not gated: may be input itself, with its ld and dtype   */
 } tegroup_activation_desc;
 
 /* Gradient of the above. */
@@ -52,6 +52,7 @@ typedef struct tegroup_activation_backward_desc {
     tegroup_matrix     input;          /* in  [rows, 2 width] or [rows, width], as the forward call read it       */
     tegroup_matrix     row_scale;      /* in  [rows, 1]; absent = 1                                               */
     tegroup_matrix     grad_output;    /* in  [rows, width]                                                       */
-    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself           */
+    tegroup_matrix     grad_input;     /* out as large as input and laid out alike; may be input itself, with its ld and dtype,
+                                          and grad_output where not gated                                         */
     tegroup_matrix     grad_row_scale; /* out [rows, 1], F32 or F64; absent = not wanted                          */
 } tegroup_activation_backward_desc;

@@ -24,18 +24,6 @@ TEGROUP_IMPL_HD double tegroup_impl_slot_weight(const tegroup_matrix *weights, i
     return tegroup_impl_load_f64(weights->dtype, weights->data, slot / weights->cols * ld + slot % weights->cols);
 }
 
-/* Maps from slots to rows must stay inside the buffer that they address. */
-static inline tegroup_status tegroup_impl_check_map(const tegroup_matrix *map, const char *field, int64_t limit,
-                                                    tegroup_error *error) {
-    int64_t i, j;
-    for (i = 0; i < tegroup_impl_matrix_rows(map); i++)
-        for (j = 0; j < map->cols; j++)
-            TEGROUP_IMPL_RULE(tegroup_impl_i64(map, i)[j] >= -1 && tegroup_impl_i64(map, i)[j] < limit, ERROR_CAPACITY,
-                              field, "must hold -1 or an index within the other operand", limit - 1,
-                              tegroup_impl_i64(map, i)[j]);
-    return TEGROUP_OK;
-}
-
 /* @each-real */
 /* to[j] = weight * from[j] */
 static inline void tegroup_impl_scale_row_FSUF(const tegroup_matrix *in, int64_t from, const tegroup_matrix *out,
@@ -61,7 +49,7 @@ static inline void tegroup_impl_combine_row_FSUF(const tegroup_combine_desc *des
         for (j = 0; j < n; j++) sum[j] = 0;
         for (slot = 0; slot < k; slot++) {
             REAL weight;
-            if (rows[slot] < 0) continue;
+            if (!tegroup_impl_within(rows[slot], in->rows)) continue;
             weight = (REAL)tegroup_impl_slot_weight(&desc->weights, token * k + slot);
             tegroup_impl_load_row_FSUF(in->dtype, tegroup_impl_matrix_row(in, rows[slot]), at, 1, n, x);
             for (j = 0; j < n; j++) sum[j] += weight * x[j];
@@ -90,7 +78,7 @@ static inline int64_t tegroup_impl_permutation_run(int32_t experts) {
 
 static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_permutation_desc *desc,
                                                                   tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->shape.groups >= 0 && desc->shape.groups <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "shape.groups",
                       "must be 0 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, desc->shape.groups);
     TEGROUP_IMPL_RULE(desc->shape.rows >= 0 && desc->shape.rows <= TEGROUP_MAX_COLS, ERROR_VALUE, "shape.rows",
@@ -101,8 +89,9 @@ static inline tegroup_status tegroup_impl_check_permutation_sizes(const tegroup_
 
 TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_desc *desc, tegroup_layout *layout,
                                                       tegroup_error *error) {
+    tegroup_permutation_desc taken;
     int64_t runs;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_RULE(desc->indices.rows >= 0 && desc->indices.rows <= TEGROUP_MAX_ROWS, ERROR_VALUE, "indices.rows",
@@ -124,6 +113,7 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
 
 TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
                                                     tegroup_error *error) {
+    tegroup_permutation_desc taken;
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
@@ -134,7 +124,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     int64_t tokens, k, t, j, row, *slots;
     int32_t g;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
     tokens = desc->indices.rows;
@@ -187,13 +177,13 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
         for (j = 0; j < k; j++) {
             int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            int64_t *counter, taken, to = -1;
-            if (e >= 0 && e < view.header->groups && view.rows[e] > 0) {
+            int64_t *counter, rows, to = -1;
+            if (tegroup_impl_within(e, view.header->groups) && view.rows[e] > 0) {
                 counter = &slots[view.start[e] + view.rows[e] - 1];
-                if (*counter < 0) { /* not full */
-                    taken = -2 - *counter;
-                    to = view.start[e] + taken;
-                    if (taken + 1 < view.rows[e]) *counter = -2 - (taken + 1);
+                if (*counter < 0) {       /* not full */
+                    rows = -2 - *counter; /* taken before */
+                    to = view.start[e] + rows;
+                    if (rows + 1 < view.rows[e]) *counter = -2 - (rows + 1);
                     slots[to] = t * k + j;
                 }
             }
@@ -207,6 +197,7 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
 
 TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_permute_desc taken;
     static const char *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -214,9 +205,10 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
     const int64_t *slots;
     int64_t row;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
-    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, desc->k);
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
+    TEGROUP_IMPL_RULE(desc->k >= 1 && desc->k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64",
+                      TEGROUP_IMPL_CHOICES, desc->k);
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->tokens, tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, -1, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, desc->slot_of_row.cols, desc->tokens.cols,
@@ -233,13 +225,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->slot_of_row, slot_of_row[0],
-                                            tegroup_impl_mul(desc->tokens.rows, desc->k), error));
     slots = (const int64_t *)desc->slot_of_row.data;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (row = 0; row < tegroup_impl_matrix_rows(&desc->permuted); row++) {
         double weight;
-        if (slots[row] < 0) continue;
+        if (!tegroup_impl_within(slots[row], tegroup_impl_mul(desc->tokens.rows, desc->k))) continue;
         weight = tegroup_impl_slot_weight(&desc->weights, slots[row]);
         if (desc->tokens.dtype == TEGROUP_DTYPE_F64)
             tegroup_impl_scale_row_f64(&desc->tokens, slots[row] / desc->k, &desc->permuted, row, weight);
@@ -250,14 +240,15 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, struct CUstream_st *stream,
                                            tegroup_error *error) {
+    tegroup_combine_desc taken;
     static const char *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
     int64_t t;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, -1, -1, 1u << TEGROUP_DTYPE_I64, error));
@@ -275,7 +266,6 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->tokens); t++) {
         if (desc->permuted.dtype == TEGROUP_DTYPE_F64) tegroup_impl_combine_row_f64(desc, t);
@@ -286,6 +276,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
 
 TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backward_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_combine_backward_desc taken;
     static const char *const grad_tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_tokens"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
@@ -295,8 +286,8 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     wants_weights = desc->grad_weights.dtype != TEGROUP_DTYPE_UNSET;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_tokens, grad_tokens, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->grad_tokens.rows, -1,
@@ -339,20 +330,19 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine_backward(desc, stream, error);
 #endif
-    TEGROUP_IMPL_TRY(tegroup_impl_check_map(&desc->row_of_slot, row_of_slot[0], desc->grad_permuted.rows, error));
     TEGROUP_IMPL_OMP(omp parallel for schedule(static) private(j))
     for (t = 0; t < tegroup_impl_matrix_rows(&desc->row_of_slot); t++)
         for (j = 0; j < k; j++) {
             int64_t row = tegroup_impl_i64(&desc->row_of_slot, t)[j];
             double weight = tegroup_impl_slot_weight(&desc->weights, t * k + j), grad_weight = 0;
-            int is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
-            if (row >= 0 && is_f64)
-                tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
-            if (row >= 0 && !is_f64)
+            int there = tegroup_impl_within(row, desc->grad_permuted.rows),
+                is_f64 = desc->grad_tokens.dtype == TEGROUP_DTYPE_F64;
+            if (there && is_f64) tegroup_impl_scale_row_f64(&desc->grad_tokens, t, &desc->grad_permuted, row, weight);
+            if (there && !is_f64)
                 tegroup_impl_scale_row_f32(&desc->grad_tokens, t, &desc->grad_permuted, row, (float)weight);
             if (!wants_weights) continue;
-            if (row >= 0 && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
-            if (row >= 0 && !is_f64)
+            if (there && is_f64) grad_weight = tegroup_impl_dot_row_f64(&desc->grad_tokens, t, &desc->permuted, row);
+            if (there && !is_f64)
                 grad_weight = (double)tegroup_impl_dot_row_f32(&desc->grad_tokens, t, &desc->permuted, row);
             tegroup_impl_store_f64(desc->grad_weights.dtype, tegroup_impl_matrix_row(&desc->grad_weights, t), j,
                                    grad_weight);

@@ -16,7 +16,19 @@ static inline double tegroup_impl_router_per_count(const tegroup_router_backward
            / (tokens * tokens * desc->k);
 }
 
+/* The most experts a token can choose. */
+#define TEGROUP_IMPL_CHOICES 64
+
 /* @each-real */
+/* Is an expert better than the best so far, a lower one? By probability, and by logit where the softmax does not tell them
+ * apart, far below the largest or close together. NaN never wins. */
+static inline int tegroup_impl_router_better_FSUF(const tegroup_router_desc *desc, const void *logits,
+                                                  const REAL *probabilities, int32_t e, int32_t best) {
+    if (probabilities[e] != probabilities[best]) return probabilities[e] > probabilities[best];
+    return tegroup_impl_load_f64(desc->logits.dtype, logits, e)
+           > tegroup_impl_load_f64(desc->logits.dtype, logits, best);
+}
+
 /* One token: probabilities, its k best experts and their weights. The exponent is shifted by the row's largest logit. */
 static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc, int64_t token) {
     const void *logits = tegroup_impl_matrix_row(&desc->logits, token);
@@ -37,8 +49,7 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         int32_t best = -1;
         for (e = 0; e < desc->experts; e++) {
             for (i = 0; i < j && indices[i] != e; i++) {}
-            if (i == j && (best < 0 || tegroup_impl_better_FSUF(probabilities[e], e, probabilities[best], best)))
-                best = e;
+            if (i == j && (best < 0 || tegroup_impl_router_better_FSUF(desc, logits, probabilities, e, best))) best = e;
         }
         indices[j] = best;
         chosen += probabilities[best];
@@ -47,15 +58,36 @@ static inline void tegroup_impl_router_row_FSUF(const tegroup_router_desc *desc,
         weights[j] = desc->normalize ? probabilities[indices[j]] / chosen : probabilities[indices[j]];
 }
 
+/* A choice that is no expert's was dropped after routing. It is still part of what the weights were divided by, and can be
+ * named: as the router takes the largest probabilities, those dropped are the largest that the token's other choices leave.
+ * They get their places back; their weights went nowhere, so their gradients are 0. */
+TEGROUP_IMPL_HD void tegroup_impl_router_recall_FSUF(const REAL *probabilities, int32_t experts, int32_t k,
+                                                     int32_t *indices, REAL *grad_weights) {
+    int32_t j, e, i;
+    for (j = 0; j < k; j++) {
+        int32_t best = -1;
+        if (tegroup_impl_within(indices[j], experts)) continue;
+        for (e = 0; e < experts; e++) {
+            if (best >= 0 && !(probabilities[e] > probabilities[best])) continue;
+            for (i = 0; i < k && indices[i] != e; i++) {}
+            if (i == k) best = e;
+        }
+        indices[j] = best;
+        grad_weights[j] = 0;
+    }
+}
+
 /* One token's logit gradient: through the normalised weights to the probabilities, add the balance term, through softmax. */
 static inline void tegroup_impl_router_grad_row_FSUF(const tegroup_router_backward_desc *desc, int64_t token) {
     const REAL *probabilities = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->probabilities, token);
-    const REAL *grad_weights = (const REAL *)(const void *)tegroup_impl_matrix_row(&desc->grad_weights, token);
-    const int32_t *indices = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, token);
     void *grad_logits = tegroup_impl_matrix_row(&desc->grad_logits, token);
     int balanced = desc->balance_coefficient != 0;
     REAL per_count = balanced ? (REAL)tegroup_impl_router_per_count(desc) : 0, chosen = 0, dot = 0, mean = 0;
-    int32_t pass, e, j;
+    REAL grad_weights[TEGROUP_IMPL_CHOICES];
+    int32_t indices[TEGROUP_IMPL_CHOICES], pass, e, j;
+    memcpy(grad_weights, tegroup_impl_matrix_row(&desc->grad_weights, token), (size_t)desc->k * sizeof(REAL));
+    memcpy(indices, tegroup_impl_matrix_row(&desc->indices, token), (size_t)desc->k * sizeof(int32_t));
+    tegroup_impl_router_recall_FSUF(probabilities, desc->experts, desc->k, indices, grad_weights);
     for (j = 0; j < desc->k; j++) chosen += probabilities[indices[j]];
     for (j = 0; j < desc->k; j++) dot += grad_weights[j] * probabilities[indices[j]];
     for (pass = 0; pass < 2; pass++) /* the mean gradient first, then each one's difference from it */
@@ -74,7 +106,8 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
                                                              double coefficient, tegroup_error *error) {
     TEGROUP_IMPL_RULE(experts >= 1 && experts <= TEGROUP_MAX_GROUPS, ERROR_VALUE, "experts",
                       "must be 1 to TEGROUP_MAX_GROUPS", TEGROUP_MAX_GROUPS, experts);
-    TEGROUP_IMPL_RULE(k >= 1 && k <= 64, ERROR_VALUE, "k", "must be 1 to 64", 64, k);
+    TEGROUP_IMPL_RULE(k >= 1 && k <= TEGROUP_IMPL_CHOICES, ERROR_VALUE, "k", "must be 1 to 64", TEGROUP_IMPL_CHOICES,
+                      k);
     TEGROUP_IMPL_RULE(k <= experts, ERROR_VALUE, "k", "must be at most experts", experts, k);
     TEGROUP_IMPL_RULE(normalize == 0 || normalize == 1, ERROR_VALUE, "normalize", "must be 0 or 1", 1, normalize);
     TEGROUP_IMPL_RULE(coefficient >= 0, ERROR_VALUE, "balance_coefficient", "must not be negative or NaN", 0, -1);
@@ -86,9 +119,10 @@ static inline tegroup_status tegroup_impl_check_router_sizes(int32_t experts, in
 
 TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc, tegroup_layout *layout,
                                                  tegroup_error *error) {
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
+    tegroup_router_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     tegroup_impl_layout_begin(layout);
@@ -99,6 +133,7 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
 
 TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
                                           tegroup_error *error) {
+    tegroup_router_desc taken;
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
@@ -110,8 +145,8 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     int64_t tokens, t, *count;
     int32_t e, j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
@@ -200,16 +235,16 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
 
 TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward_desc *desc, struct CUstream_st *stream,
                                                    tegroup_error *error) {
+    tegroup_router_backward_desc taken;
     static const char *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
     int64_t tokens, t;
-    int32_t j;
     (void)stream;
-    TEGROUP_IMPL_RULE(desc != NULL, ERROR_NULL_ARGUMENT, "desc", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_head(desc->struct_size, sizeof *desc, desc->space, error));
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(
@@ -238,12 +273,6 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router_backward(desc, stream, error);
 #endif
-    for (t = 0; t < tokens; t++) /* indices address memory, and in host memory they can be asked */
-        for (j = 0; j < desc->k; j++) {
-            int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            TEGROUP_IMPL_RULE(e >= 0 && e < desc->experts, ERROR_CAPACITY, "indices.data", "must hold experts",
-                              desc->experts - 1, e);
-        }
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_grad_row_f64(desc, t);

@@ -1,6 +1,9 @@
 /* ---- MoE operations ---- */
 
-/* Router: probabilities = softmax(logits) by row; each token takes its k largest, ties to the lower expert.
+/* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
+ * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
+ * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32
+ * where probabilities are F32, but for ties.)
  * weights are those probabilities, divided by their sum when normalize is 1. Formula: Shazeer et al. 2017,
  * "Outrageously Large Neural Networks"; load-balancing loss: Fedus et al. 2021, "Switch Transformers", section 2.2:
  * balance_coefficient * experts * sum_e (share of assignments to e) * (mean probability of e). */
@@ -21,13 +24,17 @@ typedef struct tegroup_router_desc {
     size_t         workspace_bytes;
 } tegroup_router_desc;
 
-/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed. */
+/* Gradient of the router: of what the weights fed and of the load-balancing loss, with the choice of experts held fixed.
+ * An index outside 0 .. experts-1 (-1) is of a choice that was dropped after routing. Its weight went nowhere, and that
+ * weight's gradient is not read; but its probability is part of what normalize divided by, and has a gradient: the dropped
+ * experts are those of the largest probabilities that the token does not list, of equal ones the lower. (Between equal
+ * ones the router may have known better: its own indices are always right.) */
 typedef struct tegroup_router_backward_desc {
     size_t         struct_size;   /* sizeof(tegroup_router_backward_desc)                                        */
     tegroup_space  space;
     int32_t        experts, k, normalize; /* as in the forward call                                              */
     tegroup_matrix probabilities; /* in  as the forward call wrote them                                          */
-    tegroup_matrix indices;       /* in                                                                          */
+    tegroup_matrix indices;       /* in  [tokens, k], I32, likewise; -1 where dropped since                      */
     tegroup_matrix counts;        /* in; needed when balance_coefficient is not 0, else ignored                  */
     tegroup_matrix grad_weights;  /* in  [tokens, k], dtype of probabilities                                     */
     tegroup_matrix grad_logits;   /* out [tokens, experts], F16, BF16, F32 or F64                                */
@@ -36,7 +43,8 @@ typedef struct tegroup_router_backward_desc {
 } tegroup_router_backward_desc;
 
 /* The permutation that groups (token, choice) slots by expert. Slot s = token * k + choice. Rows of a group keep the
- * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1. */
+ * order of slots. A slot whose index is outside 0 .. experts-1 (-1: dropped), or whose group is full, gets row -1.
+ * Below, too, a row or slot that leads outside counts as -1, nobody's, on the CPU as on a GPU. */
 typedef struct tegroup_permutation_desc {
     size_t         struct_size;  /* sizeof(tegroup_permutation_desc)                                             */
     tegroup_space  space;
@@ -49,8 +57,9 @@ typedef struct tegroup_permutation_desc {
     size_t         workspace_bytes;
 } tegroup_permutation_desc;
 
-/* permuted[row] = weight(slot) * tokens[slot / k], rows without a slot untouched. Weights absent: a copy (a
- * signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its rows; see there. */
+/* permuted[row] = weight(slot) * tokens[slot / k], rows whose slot is outside 0 .. tokens * k - 1 untouched. Weights
+ * absent: a copy (a signalling NaN may become quiet). This is also the gradient of tegroup_combine with respect to its
+ * rows; see there. */
 typedef struct tegroup_permute_desc {
     size_t         struct_size;  /* sizeof(tegroup_permute_desc)                                                 */
     tegroup_space  space;
@@ -61,8 +70,9 @@ typedef struct tegroup_permute_desc {
     tegroup_matrix permuted;     /* out [rows, width]; must not overlap an input                                 */
 } tegroup_permute_desc;
 
-/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots with row -1
- * add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No atomics: bitwise repeatable. */
+/* tokens[t] = sum over choices j = 0 .. k-1, in that order, of weights[t, j] * permuted[row_of_slot[t, j]]; slots whose
+ * row is outside 0 .. rows-1 add nothing. Weights absent: a plain sum, which is the gradient of tegroup_permute. No
+ * atomics: bitwise repeatable. */
 typedef struct tegroup_combine_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_desc)                                                 */
     tegroup_space  space;
@@ -72,8 +82,8 @@ typedef struct tegroup_combine_desc {
     tegroup_matrix tokens;       /* out [tokens, width]; must not overlap an input                               */
 } tegroup_combine_desc;
 
-/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others untouched),
- * grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots with row -1. */
+/* Gradient of tegroup_combine: grad_permuted[row] = weight * grad_tokens[token] for rows that have a slot (others
+ * untouched), grad_weights[slot] = <grad_tokens[token], permuted[row]>, 0 for slots whose row is outside 0 .. rows-1. */
 typedef struct tegroup_combine_backward_desc {
     size_t         struct_size;  /* sizeof(tegroup_combine_backward_desc)                                        */
     tegroup_space  space;

@@ -1,15 +1,21 @@
-/* Calls every function of the library, once well and, where a status is returned, once badly, and exits 1 if any of them
- * did not do what it should: 2 if they did and something was allocated, freed or read from the environment meanwhile. */
+/* Calls every function of the library, once well and, where a status is returned, once badly, in a thread that has 128 KiB of
+ * stack, and exits 1 if any of them did not do what it should: 2 if they did and something was allocated, freed or read from the
+ * environment meanwhile. */
 #define TEGROUP_EXTERN
 #include "tegroup.h"
 #include "world.h"
+#include <pthread.h>
 #include <stdio.h>
 
 void side_effects_begin(void);
 long side_effects_end(void);
 
-static world w;
-static int   wrong;
+enum { STACK_BYTES = 128 << 10 };
+
+static world         w;
+static int           wrong;
+static long          counted;
+static tegroup_error error;
 
 /* The MLP's three ops as a chain. */
 static tegroup_chain_op       ops[3];
@@ -48,14 +54,10 @@ static void must(int holds, int line) {
 #define MUST(holds) must((holds) != 0, __LINE__)
 #define BOTH(good, bad) (MUST((good) == TEGROUP_OK), MUST((bad) != TEGROUP_OK), MUST(tegroup_error_text(&error, text, sizeof text) > 0))
 
-int main(void) {
-    tegroup_error error;
-    char          text[4096];
-    int32_t       count;
-    long          calls;
+static void *call_all(void *unused) {
+    static char text[4096];
+    int32_t     count;
 
-    if (world_make(&w, &error) != TEGROUP_OK) return 1;
-    chain_make();
     side_effects_begin();
     MUST(tegroup_version() == TEGROUP_VERSION);
     MUST(tegroup_status_name(TEGROUP_OK) && tegroup_status_string(TEGROUP_OK) && tegroup_dtype_name(TEGROUP_DTYPE_BF16));
@@ -118,9 +120,20 @@ int main(void) {
     BOTH(tegroup_validate(&w.validate, NULL, &error), tegroup_validate(NULL, NULL, &error));
     BOTH(tegroup_router_layout(&w.router, &w.layout, &error), tegroup_router_layout(NULL, &w.layout, &error));
     BOTH(tegroup_permutation_layout(&w.permutation, &w.layout, &error), tegroup_permutation_layout(NULL, &w.layout, &error));
-    calls = side_effects_end();
+    counted = side_effects_end();
+    return unused;
+}
 
+int main(void) {
+    pthread_attr_t small;
+    pthread_t      thread;
+
+    if (world_make(&w, &error) != TEGROUP_OK) return 1;
+    chain_make();
+    if (pthread_attr_init(&small) || pthread_attr_setstacksize(&small, STACK_BYTES) || pthread_create(&thread, &small, call_all, NULL)
+        || pthread_join(thread, NULL))
+        return 1;
     if (wrong != 0) fprintf(stderr, "line %d does not hold: %s\n", wrong, error.field == NULL ? "" : error.field);
-    else if (calls != 0) fprintf(stderr, "%ld calls of the allocator or of the environment\n", calls);
-    return wrong != 0 ? 1 : calls != 0 ? 2 : 0;
+    else if (counted != 0) fprintf(stderr, "%ld calls of the allocator or of the environment\n", counted);
+    return wrong != 0 ? 1 : counted != 0 ? 2 : 0;
 }

@@ -183,6 +183,7 @@ static void check_snapshot(const tegroup_prepare_desc *desc) {
     int32_t g, h, i;
     MUST(header->magic == TEGROUP_SNAPSHOT_MAGIC && header->groups == shape->groups && header->capacity_rows == shape->rows);
     MUST((header->status == 0) == (header->bad_group == -1) && header->status < 64 && header->bad_group < shape->groups);
+    MUST(shape->elements > 0 ? header->capacity_elements == shape->elements : header->capacity_elements >= 0);
     MUST((view.cols != NULL) == (shape->col_sizes.encoding != TEGROUP_ENCODING_UNSET || shape->elements > 0));
     for (g = 0; g < shape->groups; g++) {
         int64_t rows = view.rows[g], start = view.start[g];
@@ -215,7 +216,7 @@ static void check_snapshot(const tegroup_prepare_desc *desc) {
     for (g = 0; view.cols && g < shape->groups; g++) {
         int64_t rows = view.rows[g] > 0 ? view.rows[g] : 0, cols = view.cols[g], ld = desc->ld ? desc->ld : cols;
         __int128 from = view.offset[g], to = from + (rows && cols ? (__int128)(rows - 1) * ld + cols : 0);
-        MUST(cols >= 0 && cols <= shape->cols && from >= 0 && to <= shape->elements);
+        MUST(cols >= 0 && cols <= shape->cols && from >= 0 && to <= header->capacity_elements);
         for (h = 0; h < g && to > from; h++) {
             int64_t other_rows = view.rows[h], other_cols = view.cols[h], other_ld = desc->ld ? desc->ld : other_cols;
             __int128 other = view.offset[h];
@@ -351,7 +352,7 @@ static void fuzz_prepare(void) {
         desc.ld = chance(30) ? shape->cols + below(chance(50) ? 4 : 40) : 0;
     }
     desc.clamp = below(2);
-    desc.check_level = (tegroup_check_level)below(2);
+    desc.options.check_level = (tegroup_check_level)below(2);
     make_sizes(shape);
     spoil_numbers(&desc, numbers, COUNT(numbers));
 
@@ -465,7 +466,9 @@ static void make_tensor(tegroup_tensor *t, tegroup_dtype dtype, int kind, const 
         t->shape.elements = rows * (cols + below(3));
     }
     if (kind == 0 && chance(20)) t->group_stride = rows * (cols + 2) + below(3);
-    if (chance(15)) t->pointers_space = TEGROUP_SPACE_HOST;
+    if (!chance(15)) return;
+    t->pointers_space = TEGROUP_SPACE_HOST;
+    if (chance(90)) t->shape.elements = 0;
 }
 
 /* Prepare a tensor's shape. When it cannot be prepared it has no snapshot, which a run must refuse. */

@@ -12,7 +12,7 @@ fuzzer() { # header's directory, source, program
 }
 printf '#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *p, size_t n) { return p == NULL && n; }\n' > $work/probe.c
 if ! fuzzer . $work/probe.c $work/probe > $work/probe.log 2>&1; then
-    echo 'skip fuzz needs clang with libFuzzer'
+    echo 'skip fuzz needs clang with libFuzzer: apt-get install clang libclang-rt-14-dev'
     exit 0
 fi
 if [ ! -x build/fuzz ]; then

@@ -205,7 +205,7 @@ static tegroup_status prepare_on_device(const grid *t, cudaStream_t stream, tegr
     desc.struct_size = sizeof desc;
     desc.shape = t->tensor.shape;
     shape_to_device(&desc.shape);
-    desc.ld = t->tensor.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? t->tensor.ld : 0;
+    desc.ld = t->tensor.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET && t->tensor.pointers == NULL ? t->tensor.ld : 0; /* lists need none */
     desc.space = TEGROUP_SPACE_DEVICE;
     desc.snapshot = device_of(t->snapshot);
     desc.snapshot_bytes = guarded_find(t->snapshot)->bytes;

@@ -775,6 +775,54 @@ TEST(cublaslt, refusals) {
     guards_release(mark);
 }
 
+/* The loop reads its lists on the host: it looks at each address that is used before it enqueues anything, and at the deep level whether two
+ * groups would write the same memory. */
+TEST(cublaslt, loop_looks_at_its_lists) {
+    void *mark = guards_mark();
+    problem p;
+    tegroup_plan plan;
+    tegroup_error error;
+    spec s = usual();
+    s.lists = 2 | 8;
+    problem_make(&p, &s);
+    ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+    mirror_up(p.mark);
+    tegroup_gemm_desc desc = desc_to_loop(&p.desc);
+    desc.options.backend = loop;
+    desc.options.cublaslt = handle();
+    streams_give(&desc, 0);
+    ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
+    workspace_give(&desc, &plan);
+    void **b = (void **)(uintptr_t)desc.b.pointers, **d = (void **)(uintptr_t)desc.d.pointers, *kept;
+    kept = b[2], b[2] = NULL;
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &desc, NULL, &error));
+    ASSERT_STREQ("b.pointers", error.field);
+    ASSERT_EQ(2, error.got);
+    b[2] = kept;
+    kept = d[5], d[5] = NULL;
+    ASSERT_EQ(TEGROUP_ERROR_NULL_ARGUMENT, tegroup_gemm(&plan, &desc, NULL, &error));
+    ASSERT_STREQ("d.pointers", error.field);
+    ASSERT_EQ(5, error.got);
+    d[5] = d[3];
+    desc.options.check_level = TEGROUP_CHECK_DEEP;
+    ASSERT_EQ(TEGROUP_ERROR_OVERLAP, tegroup_gemm(&plan, &desc, NULL, &error));
+    ASSERT_STREQ("d.pointers", error.field);
+    ASSERT_EQ(3, error.expected);
+    ASSERT_EQ(5, error.got);
+    d[5] = kept;
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    for (int32_t g = 0; g < s.groups; g++) ASSERT_EQ(0, guarded_changed(p.d.tensor.pointers[g]));
+    b[1] = d[1] = NULL; /* a group without rows */
+    ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&plan, &desc, NULL, &error));
+    MUST(cudaDeviceSynchronize());
+    mirror_down();
+    problem_reference(&p);
+    ASSERT_TRUE(problem_compare(&p).worst <= 1);
+    problem_release(&p);
+    guards_release(mark);
+}
+
 /* One weight gradient many times: one hash. */
 TEST(cublaslt, grouped_runs_have_one_hash) {
     void *mark = guards_mark();

@@ -7,6 +7,7 @@
 #include "graph.h"
 #include "mlp.h"
 #include "test.h"
+#include <pthread.h>
 
 static tegroup_backend asked;
 static cudaStream_t first, second;
@@ -489,6 +490,27 @@ static void bias_and_scale(tegroup_backend backend, int64_t cols) {
                 if (device) free(host[i]);
             }
             ASSERT_EQ(guards_changed(), 0);
+            if (device) { /* the same where they read: y over x, dx over dy */
+                static unsigned char got[1 << 16];
+                const size_t width = (size_t)cols * 2;
+                memset(&arguments[0].grad_row_scale, 0, sizeof arguments[0].grad_row_scale);
+                arguments[0].out = chain.input;
+                arguments[0].grad_input = chain.grad_output;
+                arguments[1].out = chain.input; /* of op 0 */
+                chain.argument_count = 2;
+                ASSERT_EQ(tegroup_chain_plan_make(&chain, NULL, plan, &p.error), TEGROUP_OK);
+                ASSERT_EQ((size_t)0, plan->saved_bytes);
+                chain.options.workspace_bytes = plan->workspace_bytes;
+                chain.options.workspace = workspace_of(plan->workspace_bytes);
+                ASSERT_EQ(tegroup_chain_forward(plan, &chain, first, &p.error), TEGROUP_OK);
+                ASSERT_EQ(tegroup_chain_backward(plan, &chain, first, &p.error), TEGROUP_OK);
+                MUST(cudaDeviceSynchronize());
+                for (int i = 0; i < 2; i++) {
+                    MUST(cudaMemcpy(got, i == 0 ? chain.input.data : chain.grad_output.data, width * (size_t)p.capacity, cudaMemcpyDeviceToHost));
+                    for (int64_t row = 0; row < p.capacity; row++)
+                        if (owned(&p, row)) ASSERT_EQ(memcmp(got + (size_t)row * width, (const char *)results[i] + (size_t)row * width, width), 0);
+                }
+            }
             problem_reset(&p);
         }
         problem_release(&p);
@@ -497,5 +519,20 @@ static void bias_and_scale(tegroup_backend backend, int64_t cols) {
 }
 TEST(mlp_gpu, portable_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_PORTABLE, 13); }
 TEST(mlp_gpu, sm90_bias_and_scale) { bias_and_scale(TEGROUP_BACKEND_SM90, 24); }
+
+/* A thread with 128 KiB of stack, which CUDA's own calls share, may plan and run what needs most of it. */
+static void *most_of_the_stack(void *unused) {
+    bias_and_scale(TEGROUP_BACKEND_PORTABLE, 13);
+    chain_of_mlp(TEGROUP_BACKEND_PORTABLE, mlp_odd);
+    return unused;
+}
+TEST(mlp_gpu, small_stack) {
+    pthread_attr_t small;
+    pthread_t thread;
+    ASSERT_EQ(0, pthread_attr_init(&small));
+    ASSERT_EQ(0, pthread_attr_setstacksize(&small, 128 << 10));
+    ASSERT_EQ(0, pthread_create(&thread, &small, most_of_the_stack, NULL));
+    ASSERT_EQ(0, pthread_join(thread, NULL));
+}
 
 TEST_MAIN()

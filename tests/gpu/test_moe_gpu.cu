@@ -4,6 +4,7 @@
 #include "mirror.h"
 #include "activations.h"
 #include "test.h"
+#include "ties.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F64};
 static struct { int64_t elements; double worst; } totals; /* what comparisons add to, until a test prints them: error / bound */
@@ -217,6 +218,63 @@ TEST(moe_gpu, activations) {
         guards_release(mark);
     }
     print_totals("activations");
+}
+
+/* A copy in memory of its own. */
+static tegroup_matrix copied(const tegroup_matrix *m) {
+    tegroup_matrix copy = *m;
+    const size_t bytes = (size_t)tegroup_impl_matrix_bytes(m);
+    if (bytes == 0) return copy;
+    MUST(cudaMalloc(&copy.data, bytes));
+    MUST(cudaMemcpy(copy.data, m->data, bytes, cudaMemcpyDeviceToDevice));
+    return copy;
+}
+static int same_rows(const gate_case *c, const tegroup_matrix *a, const tegroup_matrix *b) {
+    const size_t element = (size_t)tegroup_dtype_bits(a->dtype) / 8, width = (size_t)a->cols * element;
+    unsigned char *x = (unsigned char *)malloc(2 * width + 1), *y = x + width;
+    int same = 1;
+    for (int64_t row = 0; row < c->rows && width > 0; row++) {
+        if (!owned(c, row)) continue;
+        MUST(cudaMemcpy(x, (char *)a->data + (size_t)(row * tegroup_impl_matrix_ld(a)) * element, width, cudaMemcpyDeviceToHost));
+        MUST(cudaMemcpy(y, (char *)b->data + (size_t)(row * tegroup_impl_matrix_ld(b)) * element, width, cudaMemcpyDeviceToHost));
+        same &= memcmp(x, y, width) == 0;
+    }
+    free(x);
+    return same;
+}
+
+/* Where there is no gate a result may lie where an operand does, with the same bits. */
+TEST(moe_gpu, activations_in_place) {
+    rng r = rng_seed(5009);
+    for (int64_t i = scaled(1) * 8 * ACTIVATIONS; i > 0; i--) {
+        if (is_gated(activations[i % ACTIVATIONS])) continue;
+        void *mark = guards_mark();
+        const int vectors = (int)(i / ACTIVATIONS % 2);
+        const tegroup_dtype dtype = dtypes[i / ACTIVATIONS / 2 % 4];
+        gate_case c;
+        gate_make(&c, &r, vectors, activations[i % ACTIVATIONS], dtype, dtype, 0, 2, rng_int(&r, 1, 300), vectors ? 8 * rng_int(&r, 1, 40) : rng_int(&r, 1, 70), (int32_t)rng_int(&r, 0, 5));
+        c.b.grad_input = matrix(&r, vectors, dtype, c.rows, c.width);
+        c.f.snapshot = c.b.snapshot = c.snapshot;
+        mirror_up(mark);
+        const tegroup_activation_desc f = forward_on_device(c.f);
+        const tegroup_activation_backward_desc b = backward_on_device(c.b);
+        tegroup_activation_desc f_in_place = f;
+        tegroup_activation_backward_desc b_in_place = b;
+        f_in_place.input = f_in_place.output = copied(&f.input);
+        b_in_place.grad_output = b_in_place.grad_input = copied(&b.grad_output);
+        b_in_place.grad_row_scale = copied(&b.grad_row_scale);
+        RUN(tegroup_activation_forward(&f, NULL, error));
+        RUN(tegroup_activation_backward(&b, NULL, error));
+        RUN(tegroup_activation_forward(&f_in_place, NULL, error));
+        RUN(tegroup_activation_backward(&b_in_place, NULL, error));
+        ASSERT_TRUE(same_rows(&c, &f.output, &f_in_place.output));
+        ASSERT_TRUE(same_rows(&c, &b.grad_input, &b_in_place.grad_input));
+        if (b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_TRUE(same_rows(&c, &b.grad_row_scale, &b_in_place.grad_row_scale));
+        if (f_in_place.output.data != f.input.data) MUST(cudaFree(f_in_place.output.data));
+        if (b_in_place.grad_input.data != b.grad_output.data) MUST(cudaFree(b_in_place.grad_input.data));
+        if (b_in_place.grad_row_scale.data != b.grad_row_scale.data) MUST(cudaFree(b_in_place.grad_row_scale.data));
+        guards_release(mark);
+    }
 }
 
 /* A snapshot of thousands of groups, one that is none, and one whose numbers lead outside. */
@@ -587,7 +645,7 @@ static int32_t some_experts(rng *r, int64_t i) {
 
 TEST(moe_gpu, router_forward) {
     rng r = rng_seed(5006);
-    int64_t ties = 0;
+    int64_t equal = 0;
     for (int64_t i = scaled(8) * 40; i > 0; i--) {
         void *mark = guards_mark();
         const int vectors = i / 20 % 2 == 0, few = rng_chance(&r, 30);
@@ -598,6 +656,8 @@ TEST(moe_gpu, router_forward) {
         tegroup_router_desc d, host;
         router_make(&d, &r, vectors, in, out, tokens, experts, k);
         if (few) for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, (double)rng_int(&r, -2, 2));
+        else if (rng_chance(&r, 20)) /* close together, all or some */
+            for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) { if (t % 2 || rng_chance(&r, 50)) set(&d.logits, t, e, 0x1p-22 * at(&d.logits, t, e)); }
         else if (rng_chance(&r, 30)) /* far apart, or masked out */
             for (int64_t t = 0; t < tokens; t++)
                 for (int32_t e = 0; e < experts; e++) set(&d.logits, t, e, e > 0 && rng_chance(&r, 20) ? -(double)INFINITY : (t % 2 ? 1000 : -1000) + 16 * at(&d.logits, t, e));
@@ -623,8 +683,9 @@ TEST(moe_gpu, router_forward) {
             for (int32_t j = 0; j < k; j++) {
                 int32_t best = -1;
                 for (int32_t f = 0; f < experts; f++)
-                    if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best))) best = f;
-                for (int32_t f = best + 1; f < experts; f++) ties += !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
+                    if (!taken[f] && (best < 0 || at(&d.probabilities, t, f) > at(&d.probabilities, t, best)
+                                      || (at(&d.probabilities, t, f) == at(&d.probabilities, t, best) && at(&d.logits, t, f) > at(&d.logits, t, best)))) best = f;
+                for (int32_t f = 0; f < experts; f++) equal += f != best && !taken[f] && at(&d.probabilities, t, f) == at(&d.probabilities, t, best);
                 ASSERT_EQ(best, *at32(&d.indices, t, j));
                 taken[best] = 1;
                 counts[best]++;
@@ -663,8 +724,41 @@ TEST(moe_gpu, router_forward) {
         ASSERT_EQ(0, disturbed(mark));
         guards_release(mark);
     }
-    ASSERT_GT(ties, 0);
+    ASSERT_GT(equal, 0);
     print_totals("router");
+}
+
+/* Every type that holds the row, every number of choices, and rows of every width that a kernel has: the other experts stand behind the
+ * eight, or before them, and are far below. Between tokens whose logits are all different. */
+TEST(moe_gpu, router_ties) {
+    enum { TOKENS = 40 };
+    static const int32_t widths[] = {8, 12, 128, 256, 512, 1024, 4096};
+    rng r = rng_seed(5014);
+    for (int i = 0; i < TIES; i++)
+        for (int n = 0; n < 7 * 16; n++) {
+            void *mark = guards_mark();
+            const int32_t experts = widths[n / 16], before = n % 2 * (experts - 8), k = (int32_t)rng_int(&r, 1, 8);
+            const tegroup_dtype in = dtypes[n / 2 % 4], out = n / 8 % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+            const int lower = !isnan(ties[i].logits[3]) && ties[i].logits[3] < INFINITY; /* what is chosen is among the eight, but where nothing is a number */
+            const int64_t at_token = rng_int(&r, 0, TOKENS - 1);
+            tegroup_router_desc d;
+            if (i >= TIES_OF_HALVES && in != TEGROUP_DTYPE_F64) { guards_release(mark); continue; }
+            router_make(&d, &r, n % 2, in, out, TOKENS, experts, k);
+            d.balance_loss = NULL;
+            int32_t finite = 0;
+            for (int32_t e = 0; e < 8; e++) finite += ties[i].logits[e] > -(double)INFINITY;
+            for (int32_t e = 0; e < experts; e++) set(&d.logits, at_token, e, e >= before && e < before + 8 ? ties[i].logits[e - before] : -3000 - e % 7);
+            mirror_up(mark);
+            const tegroup_router_desc dd = router_on_device(d);
+            RUN_TWICE(mark, tegroup_router(&dd, NULL, error));
+            for (int32_t j = 0; j < k; j++) {
+                if (lower && finite > j) ASSERT_EQ(before + ties[i].order[j], *at32(&d.indices, at_token, j));
+                if (!lower) ASSERT_EQ(j, *at32(&d.indices, at_token, j));
+                for (int64_t t = 0; t < TOKENS; t++) ASSERT_TRUE(*at32(&d.indices, t, j) >= 0 && *at32(&d.indices, t, j) < experts);
+            }
+            ASSERT_EQ(0, guards_changed());
+            guards_release(mark);
+        }
 }
 
 /* Logits that are no numbers: the CPU's choice, and NaN where the CPU has NaN. */
@@ -700,6 +794,26 @@ TEST(moe_gpu, router_survives_nan) {
     }
 }
 
+/* The experts that a token chose, with the gradients of their weights. Where no expert is named (-1) one was dropped: the most probable of
+ * those that the token does not name, of equals the lowest, with a gradient of 0. */
+static void choices_of(const tegroup_router_backward_desc *b, int64_t t, int32_t *expert, double *grad) {
+    char *named = (char *)calloc((size_t)b->experts, 1);
+    for (int32_t j = 0; j < b->k; j++) {
+        expert[j] = *at32(&b->indices, t, j);
+        grad[j] = at(&b->grad_weights, t, j);
+        if (expert[j] >= 0 && expert[j] < b->experts) named[expert[j]] = 1;
+    }
+    for (int32_t j = 0; j < b->k; j++) {
+        if (expert[j] >= 0 && expert[j] < b->experts) continue;
+        expert[j] = -1;
+        grad[j] = 0;
+        for (int32_t e = 0; e < b->experts; e++)
+            if (!named[e] && (expert[j] < 0 || at(&b->probabilities, t, e) > at(&b->probabilities, t, expert[j]))) expert[j] = e;
+        named[expert[j]] = 1;
+    }
+    free(named);
+}
+
 TEST(moe_gpu, router_gradient) {
     rng r = rng_seed(5008);
     for (int64_t i = scaled(8) * 40; i > 0; i--) {
@@ -713,8 +827,8 @@ TEST(moe_gpu, router_gradient) {
         tegroup_router_backward_desc b;
         router_make(&d, &r, vectors, TEGROUP_DTYPE_F32, p, tokens, experts, k);
         ASSERT_EQ(TEGROUP_OK, tegroup_router(&d, NULL, NULL));
-        for (int n = 0; lies && tokens > 0 && n < 10; n++) /* twice the same, or nobody */
-            *at32(&d.indices, rng_int(&r, 0, tokens - 1), rng_int(&r, 0, k - 1)) = rng_chance(&r, 50) ? (int32_t)rng_int(&r, 0, experts - 1) : rng_chance(&r, 50) ? experts : (int32_t)(rng_next(&r) | 0x80000000u);
+        for (int64_t n = 0; lies && tokens > 0 && n < 10 + tokens * k / 8; n++) /* twice the same, or dropped */
+            *at32(&d.indices, rng_int(&r, 0, tokens - 1), rng_int(&r, 0, k - 1)) = rng_chance(&r, 30) ? (int32_t)rng_int(&r, 0, experts - 1) : rng_chance(&r, 50) ? experts : (int32_t)(rng_next(&r) | 0x80000000u);
         memset(&b, 0, sizeof b);
         b.struct_size = sizeof b;
         b.space = TEGROUP_SPACE_DEVICE;
@@ -741,27 +855,21 @@ TEST(moe_gpu, router_gradient) {
         RUN_TWICE(mark, tegroup_router_backward(&bd, NULL, error));
         double *g = (double *)malloc((size_t)experts * 8), *size = (double *)malloc((size_t)experts * 8);
         for (int64_t t = 0; t < tokens; t++) {
-            double chosen = 0, dot = 0, dot_size = 0, mean = 0, mean_size = 0;
+            double chosen = 0, dot = 0, dot_size = 0, mean = 0, mean_size = 0, w[64];
+            int32_t expert[64];
+            choices_of(&b, t, expert, w);
+            for (int32_t j = 0; j < k; j++) chosen += at(&b.probabilities, t, expert[j]);
             for (int32_t j = 0; j < k; j++) {
-                const int32_t e = *at32(&b.indices, t, j);
-                if (e >= 0 && e < experts) chosen += at(&b.probabilities, t, e);
-            }
-            for (int32_t j = 0; j < k; j++) {
-                const int32_t e = *at32(&b.indices, t, j);
-                if (e < 0 || e >= experts) continue;
-                dot += at(&b.grad_weights, t, j) * at(&b.probabilities, t, e) / chosen;
-                dot_size += fabs(at(&b.grad_weights, t, j)) * at(&b.probabilities, t, e) / chosen;
+                dot += w[j] * at(&b.probabilities, t, expert[j]) / chosen;
+                dot_size += fabs(w[j]) * at(&b.probabilities, t, expert[j]) / chosen;
             }
             for (int32_t e = 0; e < experts; e++) {
                 g[e] = b.balance_coefficient == 0 ? 0 : scale * b.balance_coefficient * experts * (double)*at64(&d.counts, 0, e) / (double)(tokens * k) / (double)tokens;
                 size[e] = fabs(g[e]);
             }
             for (int32_t j = 0; j < k; j++) {
-                const int32_t e = *at32(&b.indices, t, j);
-                if (e < 0 || e >= experts) continue;
-                const double w = at(&b.grad_weights, t, j);
-                g[e] += b.normalize ? (w - dot) / chosen : w;
-                size[e] += b.normalize ? (fabs(w) + dot_size) / chosen : fabs(w);
+                g[expert[j]] += b.normalize ? (w[j] - dot) / chosen : w[j];
+                size[expert[j]] += b.normalize ? (fabs(w[j]) + dot_size) / chosen : fabs(w[j]);
             }
             for (int32_t e = 0; e < experts; e++) {
                 mean += at(&b.probabilities, t, e) * g[e];

@@ -285,7 +285,7 @@ def plots_are_drawn():
         with contextlib.redirect_stdout(io.StringIO()) as said:
             plots.main([str(WORK / "result.json"), "--folder", str(WORK)])
         assert "matplotlib is not installed" in said.getvalue() and not list(WORK.glob("*.svg"))
-        return "matplotlib not found"
+        return "needs matplotlib: python3 -m pip install matplotlib"
     matplotlib.use("svg")
     (WORK / "result.json").write_text(json.dumps(hopper_result()))
     with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -495,8 +495,8 @@ SUPPORT void grid_make(problem *p, grid *t, tegroup_dtype dtype, tegroup_sizes s
     else if (gathered) elements = capacity > 0 ? (t->gather.rows - 1) * ld + width : 0;
     else if (cols == NULL || s->pack == PACK_LD) elements = capacity > 0 ? (capacity - 1) * ld + width : 0;
     else elements += 2;
-    if (cols != NULL) shape->elements = elements;
-    if (cols != NULL && (s->pack == PACK_OFFSETS || s->pack == PACK_WINDOWS)) {
+    if (cols != NULL && !list) shape->elements = elements; /* each of a list's buffers holds its group */
+    if (cols != NULL && !list && (s->pack == PACK_OFFSETS || s->pack == PACK_WINDOWS)) {
         shape->offsets = (const int64_t *)index_array(TEGROUP_DTYPE_I64, offset, G);
         if (s->pack == PACK_OFFSETS && s->seed % 2 == 1) { /* the groups in the opposite order */
             int64_t at = 1;
@@ -698,7 +698,7 @@ SUPPORT tegroup_status grid_prepare(const grid *t, tegroup_error *error) {
     memset(&desc, 0, sizeof desc);
     desc.struct_size = sizeof desc;
     desc.shape = t->tensor.shape;
-    desc.ld = t->tensor.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET ? t->tensor.ld : 0;
+    desc.ld = t->tensor.shape.col_sizes.encoding != TEGROUP_ENCODING_UNSET && t->tensor.pointers == NULL ? t->tensor.ld : 0; /* lists need none */
     desc.space = TEGROUP_SPACE_HOST;
     desc.snapshot = t->snapshot;
     desc.snapshot_bytes = guarded_find(t->snapshot)->bytes;

@@ -330,6 +330,98 @@ TEST(chain, same_bits_where_dtypes_differ) {
     free(k);
 }
 
+/* bias, scale, SiLU: each op in place or not, forward and backward, with the same bits. */
+static void elementwise_make(all_kinds *k, const all_kinds *from, int backward, unsigned places, unsigned grad_places) {
+    const int64_t count = CAPACITY * WIDTH;
+    *k = *from;
+    k->desc.ops = k->ops;
+    k->desc.arguments = k->arguments;
+    k->desc.refused = &k->refused;
+    k->desc.input = rows_of(k, WIDTH);
+    memcpy(k->desc.input.data, from->desc.input.data, (size_t)count * 8);
+    for (int i = 0; i < 3; i++) {
+        const tegroup_tensor *x = i == 0 ? &k->desc.input : &k->arguments[i - 1].out;
+        k->arguments[i].out = places >> i & 1u ? *x : rows_of(k, WIDTH);
+    }
+    memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output);
+    if (!backward) return;
+    k->desc.grad_output = rows_of(k, WIDTH);
+    memcpy(k->desc.grad_output.data, from->desc.grad_output.data, (size_t)count * 8);
+    k->ops[0].weights.bias_grad = uniform(1, WIDTH, NULL);
+    k->arguments[2].grad_input = grad_places >> 1 & 1u ? k->desc.grad_output : rows_of(k, WIDTH);
+    k->arguments[1].grad_input = grad_places & 1u ? k->arguments[2].grad_input : rows_of(k, WIDTH);
+}
+TEST(chain, in_place) {
+    rng r = rng_seed(8009);
+    all_kinds *from = (all_kinds *)malloc(sizeof *from), *k = (all_kinds *)malloc(2 * sizeof *k);
+    const tegroup_tensor *results[2][3];
+    all_kinds_make(from, 1, &r);
+    memset(from->ops, 0, sizeof from->ops);
+    memset(from->arguments, 0, sizeof from->arguments);
+    from->desc.input = rows_of(from, WIDTH);
+    from->desc.grad_output = rows_of(from, WIDTH);
+    for (int64_t e = 0; e < CAPACITY * WIDTH; e++) {
+        ((double *)from->desc.input.data)[e] = rng_normal(&r);
+        ((double *)from->desc.grad_output.data)[e] = rng_normal(&r);
+    }
+    from->ops[0].kind = TEGROUP_CHAIN_BIAS;
+    from->ops[0].weights.bias = uniform(1, WIDTH, &r);
+    from->ops[1].kind = TEGROUP_CHAIN_SCALE;
+    from->ops[2].kind = TEGROUP_CHAIN_ACTIVATION;
+    from->ops[2].activation = TEGROUP_ACTIVATION_SILU;
+    from->arguments[1].row_scale = scale_of(from, &r);
+    from->arguments[1].row_scale_dtype = TEGROUP_DTYPE_F64;
+    for (int i = 0; i < 3; i++) from->arguments[i].op = i;
+    from->desc.op_count = from->desc.argument_count = 3;
+    for (int backward = 1; backward >= 0; backward--)
+        for (unsigned places = 0; places < 8; places++)
+            for (unsigned grad_places = 0; grad_places < (backward ? 4u : 1u); grad_places++) {
+                const int first = places == 0 && grad_places == 0, read_again = backward && places >> 2 & 1u; /* SiLU's x */
+                all_kinds *now = &k[!first];
+                elementwise_make(now, from, backward, places, grad_places);
+                ASSERT_EQ(all_kinds_plan(now), TEGROUP_OK);
+                ASSERT_EQ(tegroup_chain_forward(&now->plan, &now->desc, NULL, &now->error), read_again ? TEGROUP_ERROR_OVERLAP : TEGROUP_OK);
+                if (read_again) {
+                    ASSERT_STREQ(now->error.field, "arguments.out.data");
+                    ASSERT_EQ(now->refused, 2);
+                    continue;
+                }
+                results[!first][0] = &now->arguments[2].out;
+                results[!first][1] = &now->arguments[1].grad_input;
+                results[!first][2] = &now->ops[0].weights.bias_grad;
+                if (backward) ASSERT_EQ(tegroup_chain_backward(&now->plan, &now->desc, NULL, &now->error), TEGROUP_OK);
+                for (int i = 0; !first && i < (backward ? 3 : 1); i++)
+                    for (int64_t row = 0; row < (i == 2 ? EXPERTS : CAPACITY); row++)
+                        if (i == 2 || owned(&from->rows, row))
+                            ASSERT_EQ(memcmp((char *)results[0][i]->data + row * WIDTH * 8, (char *)results[1][i]->data + row * WIDTH * 8, WIDTH * 8), 0);
+            }
+#define IN_PLACE(spoil, wanted, name, op)                                                                                    \
+    do {                                                                                                               \
+        elementwise_make(k, from, 1, 3, 3);                                                                            \
+        spoil;                                                                                                         \
+        ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);                                                                      \
+        ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_##wanted);                       \
+        if (TEGROUP_##wanted != TEGROUP_OK) ASSERT_STREQ(k->error.field, name);                                        \
+        if (TEGROUP_##wanted != TEGROUP_OK) ASSERT_EQ(k->refused, op);                                                 \
+    } while (0)
+    IN_PLACE((void)0, OK, NULL, 0);
+    IN_PLACE(k->arguments[1].grad_row_scale = rows_of(k, 1), ERROR_OVERLAP, "arguments.out.data", 1); /* the sum of dy x needs x */
+    IN_PLACE(k->arguments[1].out.dtype = TEGROUP_DTYPE_F32, ERROR_OVERLAP, "arguments.out.data", 1);
+    IN_PLACE(k->arguments[1].out.data = (double *)k->desc.input.data + 1, ERROR_OVERLAP, "input.data", -1); /* which op 0 writes */
+    IN_PLACE(k->ops[2].kind = TEGROUP_CHAIN_USER; k->ops[2].forward = quadratic_forward; k->ops[2].backward = quadratic_backward;
+             k->ops[2].context = &k->user; k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
+    IN_PLACE(k->ops[2].kind = TEGROUP_CHAIN_LINEAR; k->ops[2].weights.weight = uniform(WIDTH, WIDTH, &r);
+             k->arguments[2].out = k->arguments[1].out, ERROR_OVERLAP, "arguments.out.data", 2);
+    elementwise_make(k, from, 1, 0, 0); /* a gradient one element on */
+    k->arguments[2].grad_input.data = (double *)k->desc.grad_output.data + 1;
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_ERROR_OVERLAP);
+    ASSERT_STREQ(k->error.field, "arguments.grad_input.data");
+    problem_release(&from->rows);
+    free(k);
+    free(from);
+}
+
 /* ---- what is said ------------------------------------------------------------------------------------------------------------- */
 
 TEST(chain, explains) {
@@ -375,6 +467,15 @@ TEST(chain, explains) {
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK); /* forward alone, without gradients */
     ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
     ASSERT_EQ(tegroup_chain_backward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_ERROR_UNSET);
+    k->desc.argument_count = 3;
+    memset(&k->arguments[1], 0, 2 * sizeof k->arguments[1]);
+    k->arguments[1].op = 0, k->arguments[2].op = 1;
+    k->arguments[1].out = k->arguments[2].out = rows_of(k, 3);
+    ASSERT_EQ(tegroup_chain_explain(&k->desc, v, &k->error), TEGROUP_OK);
+    ASSERT_STREQ(v[1].reason, "it works in place");
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    ASSERT_EQ(tegroup_chain_forward(&k->plan, &k->desc, NULL, &k->error), TEGROUP_OK);
+    k->desc.argument_count = 1;
     k->ops[2].kind = TEGROUP_CHAIN_BIAS; /* no linear on one side */
     k->ops[2].weights.bias = uniform(1, 3, &r);
     ASSERT_EQ(tegroup_chain_explain(&k->desc, v, &k->error), TEGROUP_OK);
@@ -785,6 +886,40 @@ TEST(chain, gradients_must_be_addressable) {
     memset(&k->desc.grad_output, 0, sizeof k->desc.grad_output);
     ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
     problem_release(&k->rows);
+    free(k);
+}
+
+/* A chain of an older version is as one of today that is 0 beyond. */
+TEST(chain, older_structs) {
+    rng r = rng_seed(8010);
+    all_kinds *k = (all_kinds *)malloc(sizeof *k);
+    tegroup_chain_plan *plans = (tegroup_chain_plan *)malloc(2 * sizeof *plans);
+    all_kinds_make(k, 1, &r);
+    ASSERT_EQ(all_kinds_plan(k), TEGROUP_OK);
+    for (size_t cut = 16; cut < sizeof k->desc; cut += 8)
+        for (int call = 0; call < 4; call++) {
+            tegroup_error error[2];
+            tegroup_status status[2];
+            tegroup_chain_verdict verdicts[2][TEGROUP_CHAIN_MAX_OPS];
+            memset(error, 0, sizeof error);
+            memset(plans, 0, 2 * sizeof *plans);
+            memset(verdicts, 0, sizeof verdicts);
+            for (int older = 0; older < 2; older++) {
+                tegroup_chain_desc d = k->desc;
+                memset((char *)&d + cut, older ? 0xA5 : 0, sizeof d - cut);
+                if (older) d.struct_size = cut;
+                if (call == 0) status[older] = tegroup_chain_plan_make(&d, NULL, &plans[older], &error[older]);
+                if (call == 1) status[older] = tegroup_chain_explain(&d, verdicts[older], &error[older]);
+                if (call == 2) status[older] = tegroup_chain_forward(&k->plan, &d, NULL, &error[older]);
+                if (call == 3) status[older] = tegroup_chain_backward(&k->plan, &d, NULL, &error[older]);
+            }
+            ASSERT_EQ(status[0], status[1]);
+            ASSERT_EQ(memcmp(&error[0], &error[1], sizeof error[0]), 0);
+            ASSERT_EQ(memcmp(&plans[0], &plans[1], sizeof plans[0]), 0);
+            ASSERT_EQ(memcmp(verdicts[0], verdicts[1], sizeof verdicts[0]), 0);
+        }
+    problem_release(&k->rows);
+    free(plans);
     free(k);
 }
 

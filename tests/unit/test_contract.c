@@ -543,7 +543,7 @@ TEST(contract, line9_errors_name_the_field) {
         int64_t expected = INT64_MIN, got = INT64_MIN; /* asserted where set */
         memset(&error, 0x5A, sizeof error);
         switch (i) {
-        case 0: d.struct_size -= 8; want = TEGROUP_ERROR_STRUCT_SIZE; field = "struct_size"; expected = (int64_t)sizeof d; got = (int64_t)sizeof d - 8; break;
+        case 0: d.struct_size += 8; want = TEGROUP_ERROR_STRUCT_SIZE; field = "struct_size"; expected = (int64_t)sizeof d; got = (int64_t)sizeof d + 8; break;
         case 1: d.op = TEGROUP_OP_UNSET; want = TEGROUP_ERROR_UNSET; field = "op"; break;
         case 2: d.space = TEGROUP_SPACE_UNSET; want = TEGROUP_ERROR_UNSET; field = "space"; break;
         case 3: d.b.shape.cols = 7; want = TEGROUP_ERROR_SHAPE; field = "b.shape.cols"; expected = 8; got = 7; break;

@@ -11,7 +11,7 @@ failed=0
 report() { # exit status, name; what was said is in $work/log
     if [ "$1" -eq 0 ]; then echo "ok ctypes_$2"; else echo "not ok ctypes_$2"; failed=1; sed 's/^/    /' "$work/log"; fi
 }
-command -v "$python" > /dev/null || { echo "skip ctypes $python not found"; exit 0; }
+command -v "$python" > /dev/null || { echo "skip ctypes needs $python: apt-get install python3"; exit 0; }
 
 "$python" tests/unit/check_ctypes.py "$CC" "$work" > "$work/log" 2>&1
 report $? layouts_and_constants_are_those_of_C

@@ -120,7 +120,7 @@ done
 # ---- cmake blocks ----
 for block in "$work"/blocks/*.cmake; do
     name=$(cat "${block%.cmake}.name")
-    if ! command -v cmake > /dev/null; then echo "skip $name cmake block needs cmake"; continue; fi
+    if ! command -v cmake > /dev/null; then echo "skip $name cmake block needs cmake: apt-get install cmake"; continue; fi
     mkdir -p "$work/consumer"
     { printf 'cmake_minimum_required(VERSION 3.15)\nproject(consumer C)\nadd_executable(my_program ../tree/examples/quickstart.c)\n'; cat "$block"; } > "$work/consumer/CMakeLists.txt"
     { cmake -S . -B "$work/cmake" -DCMAKE_INSTALL_PREFIX="$work/installed" && cmake --install "$work/cmake" &&

@@ -2,12 +2,13 @@
 # Every example is built by the command in its first line, as written, and run; in a copy of the tree. One line a test:
 #   ok NAME | not ok NAME | skip NAME reason
 # The exit status is 1 if a test failed. Those for a GPU are compiled without their GEMM kernels where there is none, and
-# skipped without nvcc. Arguments are the examples to test; none means all.
+# skipped without nvcc. Arguments are the examples to test; none means all, but with SUITE=quick quickstart.c and with SUITE=more
+# the others.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-failed=0
+failed=0 SUITE=${SUITE:-all}
 
 report() { # exit status, name; what was said is in $work/log
     if [ "$1" -eq 0 ]; then echo "ok $2"; else echo "not ok $2"; failed=1; sed 's/^/    /' "$work/log"; fi
@@ -31,7 +32,12 @@ sanitized() { # program: its whole arithmetic, forward and backward
 mkdir "$work/tree"
 cd "$root" || exit
 tar -cf - $(ls | grep -vx build) | tar -C "$work/tree" -xf - && cd "$work/tree" || exit
-[ $# -gt 0 ] || set -- examples/*.c examples/*.cu examples/use_*.py
+if [ $# -eq 0 ]; then
+    case $SUITE in
+    quick) set -- examples/quickstart.c ;;
+    *) set -- examples/*.c examples/*.cu examples/use_*.py ;;
+    esac
+fi
 nvcc=${NVCC:-$(command -v nvcc || true)}
 gpu=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1)
 
@@ -40,7 +46,7 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
     case $command in "nvcc "*"$1"* | "make lib && "*"$1"*) code=0 ;; *) code=1 ;; esac
     echo "the first line is: $(head -n 1 "$1")" > "$work/log"
     report $code "$1 opens with its commands"
-    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc"; return; fi
+    if [ -z "$nvcc" ]; then echo "skip gpu_example_${1##*/} needs nvcc: export NVCC=\$(tests/compile/toolkit.sh 13.0)"; return; fi
     if [ -z "$gpu" ]; then
         case $1 in
         *.cu) sh -ec "$(printf '%s' "${command%% &&*}" | sed "s|-gencode arch=compute_80,code=compute_80|-DTEGROUP_NO_PORTABLE|; s|^nvcc|$nvcc|")" > "$work/log" 2>&1 ;;
@@ -48,17 +54,18 @@ gpu_example() { # source: by its whole first line with a GPU; without one as far
         *.py) "${PYTHON:-python3}" -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$1" > "$work/log" 2>&1 ;;
         esac
         report $? "$1 compiles"
-        echo "skip gpu_example_${1##*/} no GPU"
+        echo "skip gpu_example_${1##*/} needs a GPU"
         return
     fi
     case $1 in
-    *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_${1##*/} needs torch"; return; } ;;
+    *.py) "${PYTHON:-python3}" -c 'import torch' 2> /dev/null || { echo "skip gpu_example_${1##*/} needs torch: pip install torch"; return; } ;;
     esac
     PATH=$(dirname "$nvcc"):$PATH sh -ec "$command" > "$work/log" 2>&1
     report $? "$1 does what its first line says"
 }
 
 for example; do
+    case $SUITE:$example in more:examples/quickstart.c) continue ;; esac
     case $example in
     *.cu | */use_*) gpu_example "$example"; continue ;;
     esac
@@ -82,7 +89,7 @@ for example; do
     report $? "$example runs under ASan and UBSan"
     for compiler in gcc clang; do
         name="$example under $compiler -Wall -Wextra -std=c11"
-        if ! command -v $compiler > /dev/null; then echo "skip $name needs $compiler"; continue; fi
+        if ! command -v $compiler > /dev/null; then echo "skip $name needs $compiler: apt-get install $compiler"; continue; fi
         $compiler -Wall -Wextra -Werror -std=c11 -fsyntax-only -I. "$example" > "$work/log" 2>&1
         report $? "$name"
     done

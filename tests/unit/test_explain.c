@@ -230,6 +230,7 @@ TEST(explain, columns_that_the_device_knows) {
         d.space = TEGROUP_SPACE_DEVICE;
         d.a = d.d = tegroup_tensor_of(tegroup_shape_of(2, 8, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
         d.d.shape.col_sizes = counted;
+        d.d.shape.elements = 8 * 64;
         d.d.ld = 64;
         d.b = tegroup_tensor_of(tegroup_shape_of(2, 128, 64, counted), 64, TEGROUP_DTYPE_BF16, NULL);
         if (step == 1) d.options.backend = TEGROUP_BACKEND_CUBLASLT_GROUPED;

@@ -470,6 +470,90 @@ TEST(gemm, same_bits_for_any_number_of_threads) {
     }
 }
 
+/* torch's product of two matrices that is cut along K: group g is D[g] = A[:, K[g]] B[:, K[g]]^T, and both operands are windows side by side
+ * in the rows of one buffer. As windows at offsets, and as lists of addresses, of which nothing has to be said but their groups' sizes. */
+enum { WINDOWS_M = 2, WINDOWS_N = 3, WINDOWS_K = 8, WINDOWS = 3 };
+static const void *windows_snapshot(tegroup_shape *shape, int64_t ld, tegroup_error *error) {
+    tegroup_prepare_desc desc;
+    tegroup_layout layout;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.space = TEGROUP_SPACE_HOST;
+    desc.shape = *shape;
+    desc.ld = ld;
+    if (tegroup_snapshot_layout(shape, &layout, error) != TEGROUP_OK) return NULL;
+    desc.snapshot = scratch(desc.snapshot_bytes = layout.total_bytes);
+    return tegroup_prepare(&desc, NULL, error) == TEGROUP_OK ? shape->snapshot = desc.snapshot : NULL;
+}
+static tegroup_tensor windows_tensor(void *data, int64_t rows, int64_t cols, int64_t elements, const int64_t *counts, const int64_t *widths) {
+    tegroup_tensor t;
+    memset(&t, 0, sizeof t);
+    t.dtype = TEGROUP_DTYPE_F32;
+    t.data = data;
+    t.shape.groups = WINDOWS;
+    t.shape.rows = rows;
+    t.shape.cols = cols;
+    t.shape.elements = elements;
+    t.shape.row_sizes.encoding = TEGROUP_ENCODING_COUNTS;
+    t.shape.row_sizes.dtype = TEGROUP_DTYPE_I64;
+    t.shape.row_sizes.space = TEGROUP_SPACE_HOST;
+    t.shape.row_sizes.data = counts;
+    if (widths == NULL) return t;
+    t.shape.col_sizes = t.shape.row_sizes;
+    t.shape.col_sizes.data = widths;
+    t.ld = cols;
+    return t;
+}
+
+TEST(gemm, windows_of_one_buffer) {
+    static const int64_t m[WINDOWS] = {WINDOWS_M, WINDOWS_M, WINDOWS_M}, n[WINDOWS] = {WINDOWS_N, WINDOWS_N, WINDOWS_N}, k[WINDOWS] = {3, 0, 5}, start[WINDOWS] = {0, 3, 3};
+    float a[WINDOWS_M][WINDOWS_K], b[WINDOWS_N][WINDOWS_K];
+    for (int i = 0; i < WINDOWS_M * WINDOWS_K; i++) (&a[0][0])[i] = (float)(i % 5 - 2);
+    for (int i = 0; i < WINDOWS_N * WINDOWS_K; i++) (&b[0][0])[i] = (float)(i % 7 - 3);
+    for (int way = 0; way < 3; way++) { /* offsets; lists, prepared with ld and without */
+        void *mark = guards_mark();
+        float d[WINDOWS][WINDOWS_M][WINDOWS_N];
+        void *list_a[WINDOWS], *list_b[WINDOWS];
+        tegroup_gemm_desc desc;
+        tegroup_plan plan;
+        tegroup_error error;
+        memset(d, 0xFF, sizeof d);
+        memset(&desc, 0, sizeof desc);
+        desc.struct_size = sizeof desc;
+        desc.op = TEGROUP_OP_FORWARD;
+        desc.space = TEGROUP_SPACE_HOST;
+        desc.a = windows_tensor(a, WINDOWS * WINDOWS_M, WINDOWS_K, WINDOWS_M * WINDOWS_K, m, k);
+        desc.b = windows_tensor(b, WINDOWS * WINDOWS_N, WINDOWS_K, WINDOWS_N * WINDOWS_K, n, k);
+        desc.d = windows_tensor(d, WINDOWS * WINDOWS_M, WINDOWS_N, 0, m, NULL);
+        desc.a.shape.offsets = desc.b.shape.offsets = start;
+        for (int g = 0; g < WINDOWS && way > 0; g++) {
+            list_a[g] = k[g] > 0 ? &a[0][start[g]] : NULL;
+            list_b[g] = &b[0][start[g]];
+            desc.a.data = desc.b.data = NULL;
+            desc.a.pointers = list_a, desc.b.pointers = list_b;
+            desc.a.pointers_space = desc.b.pointers_space = TEGROUP_SPACE_HOST;
+            desc.a.shape.elements = desc.b.shape.elements = 0;
+            desc.a.shape.offsets = desc.b.shape.offsets = NULL;
+        }
+        ASSERT_TRUE(windows_snapshot(&desc.a.shape, way < 2 ? WINDOWS_K : 0, &error) && windows_snapshot(&desc.b.shape, way < 2 ? WINDOWS_K : 0, &error) && windows_snapshot(&desc.d.shape, 0, &error));
+        ASSERT_EQ(tegroup_snapshot_read(desc.a.shape.snapshot).header->status, 0u);
+        ASSERT_EQ(tegroup_plan_make(&desc, NULL, &plan, &error), TEGROUP_OK);
+        desc.options.workspace = scratch(desc.options.workspace_bytes = plan.workspace_bytes);
+        for (int deep = 0; deep < 2; deep++) {
+            desc.options.check_level = deep ? TEGROUP_CHECK_DEEP : TEGROUP_CHECK_HOST;
+            ASSERT_EQ(tegroup_gemm(&plan, &desc, NULL, &error), TEGROUP_OK);
+            for (int g = 0; g < WINDOWS; g++)
+                for (int i = 0; i < WINDOWS_M; i++)
+                    for (int j = 0; j < WINDOWS_N; j++) {
+                        float want = 0;
+                        for (int64_t q = start[g]; q < start[g] + k[g]; q++) want += a[i][q] * b[j][q];
+                        ASSERT_EQ(d[g][i][j], want);
+                    }
+        }
+        guards_release(mark);
+    }
+}
+
 /* The oracle agrees with the sums in F32: the same problem in both, compared by the bound of the narrower. */
 TEST(gemm, f32_sums_agree_with_the_oracle) {
     rng r = rng_seed(1015);

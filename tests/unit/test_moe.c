@@ -3,6 +3,7 @@
 #define TEGROUP_IMPLEMENTATION
 #include "activations.h"
 #include "test.h"
+#include "ties.h"
 
 static const tegroup_dtype dtypes[] = {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F64};
 
@@ -74,7 +75,7 @@ static void router_make(router_case *c, rng *r, tegroup_dtype logits, tegroup_dt
 
 TEST(moe, router_forward) {
     rng r = rng_seed(4001);
-    int64_t ties = 0;
+    int64_t equal = 0;
     for (int64_t i = scaled(300); i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype in = dtypes[rng_int(&r, 0, 3)], out = in == TEGROUP_DTYPE_F64 || rng_chance(&r, 20) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -84,6 +85,8 @@ TEST(moe, router_forward) {
         router_make(&c, &r, in, out, tokens, experts, k);
         if (rng_chance(&r, 40)) /* few values, hence ties */
             for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        if (rng_chance(&r, 20)) /* close together, all or some */
+            for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) if (t % 2 || rng_chance(&r, 50)) set(&c.d.logits, t, e, 0x1p-22 * at(&c.d.logits, t, e));
         if (rng_chance(&r, 30)) /* far from zero and far apart: exp of such a logit is no number of any type */
             for (int64_t t = 0; t < tokens; t++)
                 for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (t % 2 ? 1000 : -1000) + 16 * at(&c.d.logits, t, e));
@@ -104,9 +107,10 @@ TEST(moe, router_forward) {
             }
             for (int32_t j = 0; j < k; j++) {
                 int32_t e = at32(&c.d.indices, t, j), best = -1;
-                for (int32_t f = 0; f < experts; f++) /* the largest not yet taken, of equals the lowest */
-                    if (!taken[f] && (best < 0 || at(&c.d.probabilities, t, f) > at(&c.d.probabilities, t, best))) best = f;
-                for (int32_t f = 0; f < experts; f++) ties += !taken[f] && f != best && at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best);
+                for (int32_t f = 0; f < experts; f++) /* the largest not yet taken, of equals the larger logit, of these the lowest */
+                    if (!taken[f] && (best < 0 || at(&c.d.probabilities, t, f) > at(&c.d.probabilities, t, best)
+                                      || (at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best) && at(&c.d.logits, t, f) > at(&c.d.logits, t, best)))) best = f;
+                for (int32_t f = 0; f < experts; f++) equal += !taken[f] && f != best && at(&c.d.probabilities, t, f) == at(&c.d.probabilities, t, best);
                 ASSERT_EQ(e, best);
                 taken[e] = 1;
                 counts[e]++;
@@ -133,8 +137,26 @@ TEST(moe, router_forward) {
         ASSERT_EQ(disturbed(mark), 0);
         guards_release(mark);
     }
-    ASSERT_GT(ties, 0);
+    ASSERT_GT(equal, 0);
     printf("router: error/bound at most %.3f\n", worst_router);
+}
+
+/* Every type that holds the row, every number of choices. */
+TEST(moe, router_ties) {
+    rng r = rng_seed(4015);
+    for (int i = 0; i < TIES; i++)
+        for (int32_t k = 1; k <= 8; k++)
+            for (int type = 0; type < 8; type++) {
+                void *mark = guards_mark();
+                tegroup_dtype in = dtypes[type / 2], out = type % 2 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+                router_case c;
+                if (i >= TIES_OF_HALVES && in != TEGROUP_DTYPE_F64) continue;
+                router_make(&c, &r, in, out, 1, 8, k);
+                for (int32_t e = 0; e < 8; e++) set(&c.d.logits, 0, e, ties[i].logits[e]);
+                ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                for (int32_t j = 0; j < k; j++) ASSERT_EQ(at32(&c.d.indices, 0, j), ties[i].order[j]);
+                guards_release(mark);
+            }
 }
 
 /* Logits that are not numbers choose something, but never the same expert twice and none that does not exist. */
@@ -267,6 +289,97 @@ TEST(moe, router_gradient_in_every_type) {
         guards_release(mark);
     }
     printf("router gradient: error/bound at most %.3f\n", worst_router_grad);
+}
+
+/* Choices dropped after routing: the weights still add up to 1 with theirs among them, but theirs go nowhere. Differences of
+ * sum(weights * G) over those that are left, in FP64, with the router's own choice. */
+TEST(moe, router_gradient_of_dropped_choices) {
+    rng r = rng_seed(4013);
+    double worst = 0;
+    int64_t dropped = 0;
+    for (int64_t i = scaled(100); i > 0; i--) {
+        void *mark = guards_mark();
+        int32_t experts = (int32_t)rng_int(&r, 2, 12), k = (int32_t)rng_int(&r, 1, experts < 5 ? experts : 5);
+        int64_t tokens = rng_int(&r, 1, 8);
+        router_case c;
+        router_make(&c, &r, TEGROUP_DTYPE_F64, TEGROUP_DTYPE_F64, tokens, experts, k);
+        c.d.balance_coefficient = rng_chance(&r, 30) ? 0 : 0.5;
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc b = backward_of(&c, filled(&r, TEGROUP_DTYPE_F64, tokens, k, 1), matrix(&r, TEGROUP_DTYPE_F64, tokens, experts));
+        tegroup_matrix own = c.d.indices;
+        b.indices = matrix(&r, TEGROUP_DTYPE_I32, tokens, k);
+        for (int64_t t = 0; t < tokens; t++)
+            for (int32_t j = 0; j < k; j++) {
+                static const int32_t nobody[] = {-1, -1, -2, INT32_MIN, INT32_MAX};
+                int32_t *index = (int32_t *)b.indices.data + place(&b.indices, t, j);
+                *index = at32(&own, t, j);
+                if (!rng_chance(&r, 40)) continue;
+                *index = rng_chance(&r, 80) ? nobody[rng_int(&r, 0, 4)] : experts;
+                set(&b.grad_weights, t, j, NAN); /* not read */
+                dropped++;
+            }
+        ASSERT_EQ(tegroup_router_backward(&b, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < tokens; t++)
+            for (int32_t e = 0; e < experts; e++) {
+                double value[2], x = at(&c.d.logits, t, e), step = 1e-5;
+                int same_choice = 1;
+                for (int side = 0; side < 2; side++) {
+                    set(&c.d.logits, t, e, side ? x + step : x - step);
+                    c.d.indices = matrix(&r, TEGROUP_DTYPE_I32, tokens, k);
+                    ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+                    value[side] = *c.d.balance_loss;
+                    for (int64_t q = 0; q < tokens; q++)
+                        for (int32_t j = 0; j < k; j++) {
+                            int32_t index = at32(&b.indices, q, j);
+                            same_choice &= at32(&c.d.indices, q, j) == at32(&own, q, j);
+                            if (index >= 0 && index < experts) value[side] += at(&c.d.weights, q, j) * at(&b.grad_weights, q, j);
+                        }
+                }
+                set(&c.d.logits, t, e, x);
+                if (!same_choice) continue; /* a tie within the step */
+                double numeric = (value[1] - value[0]) / (2 * step), analytic = at(&b.grad_logits, t, e), error = fabs(numeric - analytic) / (fabs(analytic) + 1e-2);
+                if (!(error <= worst)) worst = error;
+                ASSERT_LT(error, 1e-6);
+            }
+        guards_release(mark);
+    }
+    ASSERT_GT(dropped, 0);
+    printf("router gradient with dropped choices against differences: %.1e\n", worst);
+}
+
+/* The bits are those of the router's own indices and a gradient of 0 for the weights of what was dropped; experts of equal logits are
+ * told apart as the router does, and tokens that lost every choice have the balance's gradient alone. */
+TEST(moe, router_gradient_names_the_dropped) {
+    rng r = rng_seed(4014);
+    for (int64_t i = scaled(300); i > 0; i--) {
+        void *mark = guards_mark();
+        tegroup_dtype out = dtypes[rng_int(&r, 0, 3)], p = rng_chance(&r, 30) ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
+        int32_t experts = (int32_t)rng_int(&r, 1, 80), k = (int32_t)(rng_chance(&r, 10) && experts >= 64 ? 64 : rng_int(&r, 1, experts < 9 ? experts : 9));
+        int64_t tokens = rng_int(&r, 0, 20);
+        router_case c;
+        router_make(&c, &r, TEGROUP_DTYPE_F32, p, tokens, experts, k);
+        if (rng_chance(&r, 30)) for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) set(&c.d.logits, t, e, (double)rng_int(&r, -2, 2));
+        ASSERT_EQ(tegroup_router(&c.d, NULL, NULL), TEGROUP_OK);
+        tegroup_router_backward_desc whole = backward_of(&c, filled(&r, p, tokens, k, 1), matrix(&r, out, tokens, experts)), lossy = whole;
+        lossy.indices = matrix(&r, TEGROUP_DTYPE_I32, tokens, k);
+        lossy.grad_weights = matrix(&r, p, tokens, k);
+        lossy.grad_logits = matrix(&r, out, tokens, experts);
+        int chance = (int)rng_int(&r, 0, 100);
+        for (int64_t t = 0; t < tokens; t++)
+            for (int32_t j = 0; j < k; j++) {
+                int drops = rng_chance(&r, chance);
+                ((int32_t *)lossy.indices.data)[place(&lossy.indices, t, j)] = drops ? -1 : at32(&whole.indices, t, j);
+                set(&lossy.grad_weights, t, j, drops ? (double)NAN : at(&whole.grad_weights, t, j));
+                if (drops) set(&whole.grad_weights, t, j, 0);
+            }
+        ASSERT_EQ(tegroup_router_backward(&whole, NULL, NULL), TEGROUP_OK);
+        remember_all(mark);
+        ASSERT_EQ(tegroup_router_backward(&lossy, NULL, NULL), TEGROUP_OK);
+        for (int64_t t = 0; t < tokens; t++) for (int32_t e = 0; e < experts; e++) ASSERT_EQ(at(&lossy.grad_logits, t, e), at(&whole.grad_logits, t, e));
+        may_change(&lossy.grad_logits);
+        ASSERT_EQ(disturbed(mark), 0);
+        guards_release(mark);
+    }
 }
 
 /* ---- permutation -------------------------------------------------------------------------------------------------------- */
@@ -442,33 +555,44 @@ TEST(moe, combine_gradient_is_the_adjoint) {
     }
 }
 
-/* A map that leads outside is refused before anything is written. */
-TEST(moe, maps_that_lie_are_refused) {
-    static const int64_t lies[] = {-2, INT64_MIN, INT64_MAX, 6, 1000};
-    rng r = rng_seed(4008);
-    for (int i = 0; i < 5; i++) {
-        void *mark = guards_mark();
-        tegroup_error error;
-        tegroup_matrix slots = matrix(&r, TEGROUP_DTYPE_I64, 1, 6), rows = matrix(&r, TEGROUP_DTYPE_I64, 3, 2);
-        for (int64_t j = 0; j < 6; j++) { ((int64_t *)slots.data)[place(&slots, 0, j)] = j; ((int64_t *)rows.data)[place(&rows, j / 2, j % 2)] = j; }
-        ((int64_t *)slots.data)[place(&slots, 0, 4)] = lies[i];
-        ((int64_t *)rows.data)[place(&rows, 2, 0)] = lies[i];
-        tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = 2, .tokens = filled(&r, TEGROUP_DTYPE_F32, 3, 4, 1), .slot_of_row = slots,
-                                  .permuted = matrix(&r, TEGROUP_DTYPE_F32, 6, 4)};
-        tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = filled(&r, TEGROUP_DTYPE_F32, 6, 4, 1), .row_of_slot = rows,
-                                  .tokens = matrix(&r, TEGROUP_DTYPE_F32, 3, 4)};
-        tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, TEGROUP_DTYPE_F32, 3, 4, 1), .row_of_slot = rows,
-                                           .grad_permuted = matrix(&r, TEGROUP_DTYPE_F32, 6, 4)};
-        remember_all(mark);
-        ASSERT_EQ(tegroup_permute(&p, NULL, &error), TEGROUP_ERROR_CAPACITY);
-        ASSERT_EQ(error.got, lies[i]);
-        ASSERT_EQ(tegroup_combine(&q, NULL, &error), TEGROUP_ERROR_CAPACITY);
-        ASSERT_EQ(error.got, lies[i]);
-        ASSERT_EQ(tegroup_combine_backward(&b, NULL, &error), TEGROUP_ERROR_CAPACITY);
-        ASSERT_EQ(error.got, lies[i]);
-        ASSERT_EQ(disturbed(mark), 0);
-        guards_release(mark);
-    }
+/* A number that leads outside means what -1 means: every result has the bits that it has with -1 there. */
+TEST(moe, maps_that_lie_mean_nobody) {
+    static const int64_t lies[] = {-2, INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, 6, 7, 1000, (int64_t)1 << 40};
+    for (int i = 0; i < (int)(sizeof lies / sizeof *lies); i++)
+        for (int dtype = 0; dtype < 4; dtype++) {
+            void *mark = guards_mark();
+            void *results[2][4];
+            size_t bytes[4];
+            for (int lie = 0; lie < 2; lie++) {
+                rng r = rng_seed(4008);
+                tegroup_matrix slots = matrix(&r, TEGROUP_DTYPE_I64, 1, 6), rows = matrix(&r, TEGROUP_DTYPE_I64, 3, 2), weights = filled(&r, TEGROUP_DTYPE_F32, 3, 2, 1);
+                for (int64_t j = 0; j < 6; j++) { ((int64_t *)slots.data)[place(&slots, 0, j)] = j; ((int64_t *)rows.data)[place(&rows, j / 2, j % 2)] = j; }
+                ((int64_t *)slots.data)[place(&slots, 0, 4)] = ((int64_t *)rows.data)[place(&rows, 2, 0)] = lie ? lies[i] : -1;
+                tegroup_permute_desc p = {.struct_size = sizeof p, .space = TEGROUP_SPACE_HOST, .k = 2, .tokens = filled(&r, dtypes[dtype], 3, 4, 1), .slot_of_row = slots,
+                                          .weights = weights, .permuted = matrix(&r, dtypes[dtype], 6, 4)};
+                tegroup_combine_desc q = {.struct_size = sizeof q, .space = TEGROUP_SPACE_HOST, .permuted = filled(&r, dtypes[dtype], 6, 4, 1), .row_of_slot = rows,
+                                          .weights = weights, .tokens = matrix(&r, dtypes[dtype], 3, 4)};
+                tegroup_combine_backward_desc b = {.struct_size = sizeof b, .space = TEGROUP_SPACE_HOST, .grad_tokens = filled(&r, dtypes[dtype], 3, 4, 1),
+                                                   .permuted = q.permuted, .row_of_slot = rows, .weights = weights, .grad_permuted = matrix(&r, dtypes[dtype], 6, 4),
+                                                   .grad_weights = matrix(&r, TEGROUP_DTYPE_F32, 3, 2)};
+                const tegroup_matrix *out[4] = {&p.permuted, &q.tokens, &b.grad_permuted, &b.grad_weights};
+                for (int o = 0; o < 4; o++) {
+                    results[lie][o] = out[o]->data;
+                    bytes[o] = (size_t)(place(out[o], out[o]->rows - 1, out[o]->cols)) * size_of(out[o]->dtype);
+                    memset(out[o]->data, 0x5a, bytes[o]);
+                }
+                remember_all(mark);
+                ASSERT_EQ(tegroup_permute(&p, NULL, NULL), TEGROUP_OK);
+                ASSERT_EQ(tegroup_combine(&q, NULL, NULL), TEGROUP_OK);
+                ASSERT_EQ(tegroup_combine_backward(&b, NULL, NULL), TEGROUP_OK);
+                ASSERT_EQ(at(&b.grad_weights, 2, 0), 0.0);
+                for (int64_t row = 0; row < 6; row++) if (row != 4) { may_change_row(&p.permuted, row); may_change_row(&b.grad_permuted, row); }
+                may_change(&q.tokens); may_change(&b.grad_weights);
+                ASSERT_EQ(disturbed(mark), 0); /* the row that nobody has as it was */
+            }
+            for (int o = 0; o < 4; o++) ASSERT_EQ(memcmp(results[0][o], results[1][o], bytes[o]), 0);
+            guards_release(mark);
+        }
 }
 
 /* ---- activations -------------------------------------------------------------------------------------------------------------- */
@@ -571,6 +695,7 @@ TEST(moe, activations) {
 /* grad_input may be input; and halves or interleaved, the same numbers come out. */
 TEST(moe, activations_in_place_and_either_arrangement) {
     rng r = rng_seed(4010);
+    int64_t in_place = 0;
     for (int64_t i = scaled(40) * ACTIVATIONS; i > 0; i--) {
         void *mark = guards_mark();
         tegroup_dtype dtype = dtypes[rng_int(&r, 0, 3)], scalars = dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32;
@@ -601,9 +726,41 @@ TEST(moe, activations_in_place_and_either_arrangement) {
             }
             if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
         }
+        other = c; /* where there is no gate each result may lie where an operand does */
+        other.f.output = other.f.input = matrix(&r, dtype, c.rows, c.f.input.cols);
+        other.b.grad_output = other.b.grad_input = matrix(&r, dtype, c.rows, c.width);
+        tegroup_error error;
+        if (gated && c.rows > 0 && c.width > 0) {
+            other.f.output.cols = c.width, other.f.output.ld = other.f.input.cols;
+            ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, &error), TEGROUP_ERROR_OVERLAP);
+            ASSERT_STREQ(error.rule, "must not overlap input");
+        }
+        if (!gated && c.f.output.dtype == dtype && c.b.grad_input.dtype == dtype && c.b.grad_output.dtype == dtype) {
+            for (int64_t row = 0; row < c.rows; row++)
+                for (int64_t j = 0; j < c.width; j++)
+                    set(&other.f.input, row, j, at(&c.f.input, row, j)), set(&other.b.grad_output, row, j, at(&c.b.grad_output, row, j));
+            if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) other.b.grad_row_scale = matrix(&r, scalars, c.rows, 1);
+            ASSERT_EQ(tegroup_activation_backward(&other.b, NULL, NULL), TEGROUP_OK);
+            ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, NULL), TEGROUP_OK);
+            for (int64_t row = 0; row < c.rows; row++) {
+                if (!owned(&c, row)) continue;
+                in_place++;
+                for (int64_t j = 0; j < c.width; j++) {
+                    ASSERT_EQ(at(&c.f.output, row, j), at(&other.f.output, row, j));
+                    ASSERT_EQ(at(&c.b.grad_input, row, j), at(&other.b.grad_input, row, j));
+                }
+                if (c.b.grad_row_scale.dtype != TEGROUP_DTYPE_UNSET) ASSERT_EQ(at(&c.b.grad_row_scale, row, 0), at(&other.b.grad_row_scale, row, 0));
+            }
+            if (c.rows > 0 && c.width > 1) { /* but not one element on */
+                other.f.output.data = (char *)other.f.input.data + (dtype == TEGROUP_DTYPE_F64 ? 8 : dtype == TEGROUP_DTYPE_F32 ? 4 : 2);
+                ASSERT_EQ(tegroup_activation_forward(&other.f, NULL, &error), TEGROUP_ERROR_OVERLAP);
+                ASSERT_STREQ(error.rule, "must not overlap input, unless it is input with the same ld and dtype");
+            }
+        }
         ASSERT_EQ(guards_changed(), 0);
         guards_release(mark);
     }
+    ASSERT_GT(in_place, 0);
 }
 
 /* Differences across a kink mean nothing: of the gate at 0 and at the limit, of up at the limits. */

@@ -74,7 +74,7 @@ test_weights_file() {
     if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
         "$python" tests/unit/check_safetensors.py "$scratch/weights"; report weights_are_safetensors $?
     else
-        echo "skip train_moe_weights_are_safetensors $python lacks numpy or safetensors"
+        echo "skip train_moe_weights_are_safetensors needs numpy and safetensors: $python -m pip install numpy safetensors"
     fi
 }
 

@@ -246,10 +246,7 @@ TEST(works, results_past_2_31_elements) {
     static const int64_t tall[3] = {200001, 0, 339000}, wide[8] = {64, 0, 64, 1, 100, 64, 64, 64};
     size_t free_bytes, all_bytes;
     MUST(cudaMemGetInfo(&free_bytes, &all_bytes));
-    if (free_bytes < ((size_t)8 << 30)) {
-        printf("skip gpu_results_past_2_31_elements less than 8 GiB of device memory are free\n");
-        return;
-    }
+    if (free_bytes < ((size_t)8 << 30)) SKIP("needs a GPU with 8 GiB of free memory");
     EACH_BACKEND(b)
     for (int op = 0; op < 3; op++) {
         product p;
@@ -280,10 +277,7 @@ TEST(works, operands_past_2_31_elements) {
     size_t free_bytes, all_bytes;
     for (int g = 0; g < MANY; g++) many[g] = g % 10 == 3 ? 0 : g % 10 == 4 ? 17990 - g : 8990 - g;
     MUST(cudaMemGetInfo(&free_bytes, &all_bytes));
-    if (free_bytes < ((size_t)8 << 30)) {
-        printf("skip gpu_operands_past_2_31_elements less than 8 GiB of device memory are free\n");
-        return;
-    }
+    if (free_bytes < ((size_t)8 << 30)) SKIP("needs a GPU with 8 GiB of free memory");
     EACH_BACKEND(b)
     for (int i = 0; i < 6 && backend_bundled(backends[b]); i++) {
         product p;
