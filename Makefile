@@ -77,7 +77,7 @@ build/backends_doc: tools/backends_doc.c tegroup.h
 	@mkdir -p build
 	$(CC) -std=gnu11 -O1 -I. $< -o $@ -lm
 
-test-teeth: ## plant faults in the library one by one; the quick suite must catch each
+test-teeth: ## plant faults in the library one by one; the unit tests must catch each
 	tests/teeth/run.sh
 
 fuzz: build/fuzz ## fuzz checks, layouts, prepare and explain for longer: FUZZ_RUNS=100000000

@@ -761,7 +761,7 @@ TEST(cublaslt, refusals) {
     desc.options.cublaslt_functions = NULL;
     ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &plan, &error));
     bad = desc;
-    bad.options.stream_count = 1;
+    bad.options.stream_count = 2;
     ASSERT_EQ(TEGROUP_ERROR_PLAN, tegroup_gemm(&plan, &bad, NULL, &error));
     ASSERT_STREQ("options.stream_count", error.field);
     streams_give(&bad, 2);

@@ -1505,6 +1505,7 @@ TEST(gpu, data_between_sixteen_bytes) {
             spec s = plain_spec(ops[op], 3, m, 72, 64, TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32, 7602 + (uint64_t)op);
             s.aligned = 1;
             problem_for(&p, &s, TEGROUP_BACKEND_PORTABLE);
+            problem_reference(&p);
             mirror_up(p.mark);
             tegroup_gemm_desc desc = desc_to_device(&p.desc);
             desc.options.backend = TEGROUP_BACKEND_AUTO;

@@ -336,7 +336,7 @@ TEST(works, sm_limit) {
         const tegroup_status status = tegroup_plan_make(&p.desc, NULL, &few, &p.error);
         if (status != TEGROUP_OK) {
             ASSERT_EQ(TEGROUP_ERROR_UNSUPPORTED, status);
-            ASSERT_STREQ("sm_limit", p.error.field);
+            ASSERT_STREQ("options.sm_limit", p.error.field);
             printf("%s refuses sm_limit\n", tegroup_backend_name(backends[b]));
         } else {
             ASSERT_EQ(8, few.sm_limit);
