@@ -257,4 +257,158 @@ TEST(layouts, text) {
     }
 }
 
+/* An item that a layout should have. */
+typedef struct item { const char *name; size_t bytes; } item;
+
+/* "" or what is wrong: these items in order, each at the next multiple of 256, and the plan's total. */
+static const char *unlike(const tegroup_layout *layout, const item *items, int32_t count, size_t planned) {
+    size_t end = 0;
+    if (layout->count != count) return "another number of items";
+    for (int32_t i = 0; i < count; i++) {
+        if (strcmp(layout->items[i].name, items[i].name) != 0) return "another item";
+        if (layout->items[i].offset_bytes != end || layout->items[i].bytes != items[i].bytes) return "another place";
+        end += up_to_256(items[i].bytes);
+    }
+    return layout->total_bytes != end || planned != end ? "another total" : "";
+}
+
+/* What an MLP keeps, and where. On a Hopper, whose kernels need no workspace: what is there is the MLP's own. */
+TEST(layouts, memory_of_an_mlp) {
+    enum { GROUPS = 4, ROWS = 999, K = 64, H = 48, TRAIN = 0, RECOMPUTE, INFERENCE, WAYS };
+    const size_t wide = (size_t)ROWS * 2 * H * 2, narrow = (size_t)ROWS * H * 2;
+    const item preactivation = {"preactivation", wide}, activated = {"activated", narrow},
+               gradient = {"grad_preactivation", wide}, scratch = {"activated, and in dgrad its gradient", narrow};
+    const struct { int32_t count; item items[2]; } want[WAYS][4] = {
+        {{1, {scratch}}, {0, {{NULL, 0}}}, {2, {preactivation, activated}}, {1, {gradient}}},
+        {{1, {scratch}}, {0, {{NULL, 0}}}, {1, {preactivation}}, {2, {activated, gradient}}},
+        {{2, {scratch, preactivation}}, {0, {{NULL, 0}}}, {0, {{NULL, 0}}}, {0, {{NULL, 0}}}}};
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    const tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, sizes);
+    const tegroup_dtype bf16 = TEGROUP_DTYPE_BF16;
+    for (int way = 0; way < WAYS; way++) {
+        tegroup_mlp_desc d;
+        tegroup_mlp_plan plan;
+        tegroup_layout layout;
+        memset(&d, 0, sizeof d);
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.activation = TEGROUP_ACTIVATION_SWIGLU;
+        d.fc1.weight = tegroup_tensor_uniform(GROUPS, 2 * H, K, bf16, NULL);
+        d.fc2.weight = tegroup_tensor_uniform(GROUPS, K, H, bf16, NULL);
+        d.input = d.out = tegroup_tensor_of(rows, K, bf16, NULL);
+        if (way != INFERENCE) {
+            d.fc1.main_grad = d.fc1.weight;
+            d.fc2.main_grad = d.fc2.weight;
+            d.grad_output = d.dgrad_out = d.input;
+            d.preactivation = d.grad_preactivation = tegroup_tensor_of(rows, 2 * H, bf16, NULL);
+            d.activated = tegroup_tensor_of(rows, H, bf16, NULL);
+            d.recompute = way == RECOMPUTE;
+        }
+        ASSERT_EQ(tegroup_mlp_plan_make(&d, &hopper, &plan, NULL), TEGROUP_OK);
+        const size_t planned[4] = {plan.workspace_bytes, plan.wgrad_workspace_bytes, plan.saved_by_forward_bytes,
+                                   plan.saved_by_dgrad_bytes};
+        for (int m = 0; m < 4; m++) {
+            const tegroup_mlp_memory memory = (tegroup_mlp_memory)(TEGROUP_MLP_WORKSPACE + m);
+            ASSERT_EQ(tegroup_mlp_layout(&plan, memory, &layout, NULL), TEGROUP_OK);
+            ASSERT_STREQ("", unlike(&layout, want[way][m].items, want[way][m].count, planned[m]));
+        }
+    }
+}
+
+/* What an op chain keeps, and the three buffers of the widest op's columns that its gradients take turns in. */
+TEST(layouts, memory_of_a_chain) {
+    enum { GROUPS = 4, ROWS = 999, K = 64, N = 80 };
+    const size_t value = (size_t)ROWS * N * 2;
+    const item ran = {"the op that runs", 0}, kept = {"what an op gave", value},
+               turn = {"gradients between ops, by turns", value};
+    const item saved[2] = {kept, kept}, workspace[4] = {ran, turn, turn, turn};
+    const tegroup_target hopper = {.struct_size = sizeof hopper, .sm = 90, .built = 1u << TEGROUP_BACKEND_SM90};
+    const tegroup_sizes sizes = tegroup_sizes_of(NULL, TEGROUP_DTYPE_I32, TEGROUP_SPACE_DEVICE);
+    const tegroup_shape rows = tegroup_shape_of(GROUPS, ROWS, K, sizes);
+    for (int way = 0; way < 3; way++) { /* forward alone; with backward; with a buffer for what the first op gives */
+        tegroup_chain_op ops[3];
+        tegroup_chain_argument arguments[3];
+        tegroup_chain_desc d;
+        tegroup_chain_plan plan;
+        tegroup_layout layout;
+        memset(ops, 0, sizeof ops);
+        memset(arguments, 0, sizeof arguments);
+        memset(&d, 0, sizeof d);
+        ops[0].kind = TEGROUP_CHAIN_LINEAR;
+        ops[0].weights.weight = tegroup_tensor_uniform(GROUPS, N, K, TEGROUP_DTYPE_BF16, NULL);
+        ops[1].kind = TEGROUP_CHAIN_ACTIVATION;
+        ops[1].activation = TEGROUP_ACTIVATION_SILU;
+        ops[2].kind = TEGROUP_CHAIN_SCALE;
+        arguments[0].op = 2;
+        arguments[0].out = tegroup_tensor_of(rows, N, TEGROUP_DTYPE_BF16, NULL);
+        arguments[0].row_scale_dtype = TEGROUP_DTYPE_F32;
+        arguments[1].op = 0;
+        if (way == 2) arguments[1].out = arguments[0].out;
+        d.struct_size = sizeof d;
+        d.space = TEGROUP_SPACE_DEVICE;
+        d.ops = ops;
+        d.op_count = 3;
+        d.arguments = arguments;
+        d.argument_count = 2;
+        d.input = tegroup_tensor_of(rows, K, TEGROUP_DTYPE_BF16, NULL);
+        if (way > 0) d.grad_output = arguments[0].out;
+        ASSERT_EQ(tegroup_chain_plan_make(&d, &hopper, &plan, NULL), TEGROUP_OK);
+        ASSERT_EQ(tegroup_chain_layout(&plan, TEGROUP_CHAIN_SAVED, &layout, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", unlike(&layout, saved, way == 2 ? 1 : 2, plan.saved_bytes));
+        ASSERT_EQ(tegroup_chain_layout(&plan, TEGROUP_CHAIN_WORKSPACE, &layout, NULL), TEGROUP_OK);
+        ASSERT_STREQ("", unlike(&layout, workspace, way > 0 ? 4 : 1, plan.workspace_bytes));
+    }
+}
+
+#define LAYOUT_REFUSED(call, want, name)                                                                               \
+    do {                                                                                                               \
+        ASSERT_EQ(call, want);                                                                                         \
+        ASSERT_STREQ(name, error.field);                                                                               \
+        ASSERT_EQ(memcmp(&layout, &before, sizeof layout), 0);                                                         \
+    } while (0)
+
+/* Of plans that are none, and of memory that is none. */
+TEST(layouts, refused_of_what_is_no_plan) {
+    tegroup_plan plan;
+    tegroup_mlp_plan mlp;
+    tegroup_chain_plan chain;
+    tegroup_layout layout, before;
+    tegroup_error error;
+    memset(&plan, 0, sizeof plan);
+    memset(&mlp, 0, sizeof mlp);
+    memset(&chain, 0, sizeof chain);
+    memset(&layout, 0x5A, sizeof layout);
+    before = layout;
+    LAYOUT_REFUSED(tegroup_plan_layout(NULL, &layout, &error), TEGROUP_ERROR_NULL_ARGUMENT, "plan");
+    LAYOUT_REFUSED(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_ERROR_STRUCT_SIZE, "plan.struct_size");
+    plan.struct_size = sizeof plan;
+    LAYOUT_REFUSED(tegroup_plan_layout(&plan, &layout, &error), TEGROUP_ERROR_PLAN, "plan");
+    plan.magic = TEGROUP_PLAN_MAGIC;
+    LAYOUT_REFUSED(tegroup_plan_layout(&plan, NULL, &error), TEGROUP_ERROR_NULL_ARGUMENT, "layout");
+#define MLP_REFUSED(plan, memory, to, want, name)                                                                      \
+    LAYOUT_REFUSED(tegroup_mlp_layout(plan, memory, to, &error), want, name)
+    MLP_REFUSED(NULL, TEGROUP_MLP_WORKSPACE, &layout, TEGROUP_ERROR_NULL_ARGUMENT, "plan");
+    MLP_REFUSED(&mlp, TEGROUP_MLP_WORKSPACE, &layout, TEGROUP_ERROR_STRUCT_SIZE, "plan.struct_size");
+    mlp.struct_size = sizeof mlp;
+    MLP_REFUSED(&mlp, TEGROUP_MLP_WORKSPACE, &layout, TEGROUP_ERROR_PLAN, "plan");
+    mlp.magic = TEGROUP_MLP_PLAN_MAGIC;
+    MLP_REFUSED(&mlp, TEGROUP_MLP_MEMORY_UNSET, &layout, TEGROUP_ERROR_UNSET, "memory");
+    MLP_REFUSED(&mlp, (tegroup_mlp_memory)5, &layout, TEGROUP_ERROR_VALUE, "memory");
+    MLP_REFUSED(&mlp, TEGROUP_MLP_WORKSPACE, NULL, TEGROUP_ERROR_NULL_ARGUMENT, "layout");
+#define CHAIN_REFUSED(plan, memory, to, want, name)                                                                    \
+    LAYOUT_REFUSED(tegroup_chain_layout(plan, memory, to, &error), want, name)
+    CHAIN_REFUSED(NULL, TEGROUP_CHAIN_SAVED, &layout, TEGROUP_ERROR_NULL_ARGUMENT, "plan");
+    CHAIN_REFUSED(&chain, TEGROUP_CHAIN_SAVED, &layout, TEGROUP_ERROR_STRUCT_SIZE, "plan.struct_size");
+    chain.struct_size = sizeof chain;
+    CHAIN_REFUSED(&chain, TEGROUP_CHAIN_SAVED, &layout, TEGROUP_ERROR_PLAN, "plan");
+    chain.magic = TEGROUP_CHAIN_PLAN_MAGIC;
+    CHAIN_REFUSED(&chain, TEGROUP_CHAIN_MEMORY_UNSET, &layout, TEGROUP_ERROR_UNSET, "memory");
+    CHAIN_REFUSED(&chain, (tegroup_chain_memory)3, &layout, TEGROUP_ERROR_VALUE, "memory");
+    CHAIN_REFUSED(&chain, TEGROUP_CHAIN_SAVED, NULL, TEGROUP_ERROR_NULL_ARGUMENT, "layout");
+#undef MLP_REFUSED
+#undef CHAIN_REFUSED
+}
+#undef LAYOUT_REFUSED
+
 TEST_MAIN()
