@@ -3027,10 +3027,13 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version and the algorithm decide the bits, so the numerics follow it. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
+ * follow them. */
 static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
+    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
+    id = tegroup_impl_hash(id, &adds_to_d, sizeof adds_to_d);
     if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);
@@ -3298,6 +3301,18 @@ static __global__ void tegroup_impl_empty_kernel(const __grid_constant__ tegroup
                              (int64_t)gridDim.x * blockDim.x);
 }
 
+/* Where C is D the library rounds alpha times the sum to halves before it adds, elsewhere it does not. No plan knows where C
+ * will lie, so halves are always added in D: a C that lies elsewhere is copied there first. */
+static inline int tegroup_impl_lt_loop_in_d(tegroup_dtype d) { return d != TEGROUP_DTYPE_F32; }
+
+static __global__ void tegroup_impl_bring_kernel(const __grid_constant__ tegroup_impl_result p, const float *beta_at) {
+    const uint16_t *c = (const uint16_t *)(uintptr_t)p.c;
+    uint16_t *d = (uint16_t *)(uintptr_t)p.d;
+    if (beta_at && *beta_at == 0) return; /* C is not read */
+    for (int64_t i = blockIdx.x; i < p.m; i += gridDim.x)
+        for (int64_t j = threadIdx.x; j < p.n; j += blockDim.x) d[i * p.ldd + j] = c[i * p.ldc + j];
+}
+
 /* Bytes of the workspace that one stream's matmuls have to themselves. */
 static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
     return tegroup_impl_align((int64_t)plan->cublas_workspace_bytes, TEGROUP_ALIGNMENT);
@@ -3308,7 +3323,7 @@ static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_des
                                                           const tegroup_impl_lt_plan *lt, int32_t alignment,
                                                           tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
-    const int64_t ld[4] = {p->ldb, p->lda, p->ldc ? p->ldc : p->ldd, p->ldd};
+    const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(p->d) ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
     tegroup_impl_choice offered[TEGROUP_IMPL_LT_OFFERED];
     tegroup_impl_lt_matmul m;
@@ -3381,22 +3396,28 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
     const tegroup_impl_product p = tegroup_impl_product_of(desc, loop->views, g, 1, 0);
     const int has_c = desc->accumulate || desc->c.dtype != TEGROUP_DTYPE_UNSET;
     const float alpha = (float)p.alpha, beta = has_c ? (float)p.beta : 0;
-    const int64_t ld[4] = {p.b.ld, p.a.ld, has_c ? p.c.ld : p.d.ld, p.d.ld};
+    const int in_d = tegroup_impl_lt_loop_in_d(desc->d.dtype);
+    const int64_t ld[4] = {p.b.ld, p.a.ld, has_c && !in_d ? p.c.ld : p.d.ld, p.d.ld};
     const void *a = tegroup_impl_lt_address(&p.a, desc->a.dtype), *b = tegroup_impl_lt_address(&p.b, desc->b.dtype);
     void *d = tegroup_impl_lt_address(&p.d, desc->d.dtype);
     const void *c = has_c ? tegroup_impl_lt_address(&p.c, desc->d.dtype) : d;
+    const float *beta_at = loop->betas ? loop->betas + g : NULL;
+    const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
     tegroup_impl_lt_result result;
     const tegroup_impl_choice *algorithm;
     int code;
     if (p.skip || p.m <= 0 || p.n <= 0 || (p.untouched && (!loop->betas || desc->accumulate))) return TEGROUP_OK;
     if (p.k <= 0) {
         const int64_t blocks = tegroup_impl_min(1024, tegroup_impl_ceil_div(p.m * p.n, 256));
-        const tegroup_impl_result whole = {p.m, p.n, p.c.ld, p.d.ld, (int64_t)(uintptr_t)c, (int64_t)(uintptr_t)d};
         return tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_empty_kernel, (unsigned)blocks, 256, 0, stream,
-                                                            whole, desc->d.dtype, beta,
-                                                            loop->betas ? loop->betas + g : NULL),
+                                                            whole, desc->d.dtype, beta, beta_at),
                                         "stream", "the kernel must launch", error);
     }
+    if (in_d && c != d && (beta_at || beta != 0))
+        TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(tegroup_impl_launch(tegroup_impl_bring_kernel,
+                                                                      (unsigned)tegroup_impl_min(4096, p.m), 256, 0,
+                                                                      stream, whole, beta_at),
+                                                  "stream", "the kernel must launch", error));
     code = tegroup_impl_lt_layouts(&lt->functions, &plan->problem, p.n, p.m, p.k, ld, &loop->m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     /* an algorithm that cannot do this very shape gives way to the library's own choice: NULL, and it asks its heuristic */
@@ -3409,7 +3430,7 @@ static inline tegroup_status tegroup_impl_lt_loop_group(tegroup_impl_lt_loop *lo
         algorithm = NULL;
     code = TEGROUP_IMPL_LT(&lt->functions, cublasLtMatmul)(
         desc->options.cublaslt, &loop->m.desc, loop->alphas ? (const void *)(loop->alphas + g) : &alpha, b, &loop->m.a,
-        a, &loop->m.b, loop->betas ? (const void *)(loop->betas + g) : &beta, c, tegroup_impl_lt_c(&loop->m), d,
+        a, &loop->m.b, beta_at ? (const void *)beta_at : &beta, in_d ? d : c, tegroup_impl_lt_c(&loop->m), d,
         &loop->m.d, algorithm, slot, (size_t)slot_bytes, stream);
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take each group", error);
 }
@@ -3419,7 +3440,7 @@ static inline int tegroup_impl_lt_loop_aligned(const tegroup_gemm_desc *desc, in
     const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
     for (int i = 0; i < 4; i++) {
         const tegroup_tensor *t = tensors[i];
-        if (t->dtype == TEGROUP_DTYPE_UNSET) continue;
+        if (t->dtype == TEGROUP_DTYPE_UNSET || (t == &desc->c && tegroup_impl_lt_loop_in_d(t->dtype))) continue;
         if (!tegroup_impl_listed(t) && !tegroup_impl_aligned(t->data, (size_t)alignment)) return 0;
         if (!tegroup_impl_listed(t) && !tegroup_impl_ragged(&t->shape) && t->shape.groups > 1
             && tegroup_impl_group_stride(t) * (tegroup_impl_bits(t->dtype) / 8) % alignment != 0)

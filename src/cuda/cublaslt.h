@@ -238,10 +238,13 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
     return TEGROUP_ERROR_UNSUPPORTED;
 }
 
-/* Take an algorithm. The library's version and the algorithm decide the bits, so the numerics follow it. */
+/* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
+ * follow them. */
 static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
+    const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
+    id = tegroup_impl_hash(id, &adds_to_d, sizeof adds_to_d);
     if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);

@@ -775,6 +775,117 @@ TEST(cublaslt, refusals) {
     guards_release(mark);
 }
 
+/* Before a product with results of two bytes C is brought to D: of groups whose beta is not 0, and nothing else. */
+TEST(cublaslt, setup_brings_c_to_d) {
+    for (int each = 0; each < 2; each++) { /* beta on the host, on the device */
+        void *mark = guards_mark();
+        problem p;
+        spec s = usual();
+        s.in = s.out = TEGROUP_DTYPE_BF16;
+        s.c = C_SEPARATE;
+        s.beta = SCALARS_EACH;
+        s.pad = 3;
+        problem_make(&p, &s);
+        for (int32_t g = 0; g < s.groups; g++) ((float *)p.beta)[g] = g % 2 ? 0.5f : 0;
+        grid_fill(&p, &p.c, 'c', FILL_NORMAL, 1);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        tegroup_gemm_desc desc = desc_to_loop(&p.desc);
+        tegroup_cublaslt_functions functions = tegroup_impl_lt_find(&desc);
+        functions.cublasLtMatmul = (tegroup_function)idle_matmul;
+        desc.options.cublaslt_functions = &functions;
+        desc.options.backend = loop;
+        desc.options.cublaslt = handle();
+        if (each) desc.beta.space = TEGROUP_SPACE_DEVICE, desc.beta.data = device_of(p.beta);
+        streams_give(&desc, 2);
+        ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+        workspace_give(&desc, &p.plan);
+        const size_t bytes = guarded_find(p.d.tensor.data)->bytes, row = (size_t)s.n * 2;
+        unsigned char *before = (unsigned char *)scratch(bytes);
+        memcpy(before, p.d.tensor.data, bytes);
+        ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+        MUST(cudaDeviceSynchronize());
+        mirror_down();
+        for (int32_t g = 0; g < s.groups; g++)
+            for (int64_t i = 0; i < p.d.rows[g]; i++) {
+                const unsigned char *at = p.d.at[g] + i * p.d.ld[g] * 2;
+                const unsigned char *want = g % 2 ? p.c.at[g] + i * p.c.ld[g] * 2 : before + (at - (unsigned char *)p.d.tensor.data);
+                ASSERT_EQ(0, memcmp(want, at, row));
+            }
+        ASSERT_EQ(0, problem_disturbed(&p));
+        ASSERT_EQ(0, guards_changed());
+        problem_release(&p);
+        guards_release(mark);
+    }
+}
+
+/* Equal numerics_id, equal bits, wherever C lies; and no plan knows where that will be, but for accumulate's. */
+TEST(cublaslt, loop_adds_alike_wherever_c_lies) {
+    enum { SEPARATE, OTHER_LD, IN_D, ACCUMULATE, WAYS };
+    static const tegroup_dtype dtypes[][2] = {
+        {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_BF16}, {TEGROUP_DTYPE_F16, TEGROUP_DTYPE_F16}, {TEGROUP_DTYPE_BF16, TEGROUP_DTYPE_F32}, {TEGROUP_DTYPE_F32, TEGROUP_DTYPE_F32}};
+    for (int i = 0; i < 12; i++) {
+        void *mark = guards_mark(), *room;
+        problem p;
+        spec s = usual();
+        uint64_t ids[WAYS];
+        unsigned char *bits[WAYS];
+        s.op = ops[i % 3];
+        s.in = dtypes[i / 3][0];
+        s.out = dtypes[i / 3][1];
+        s.c = C_SEPARATE;
+        s.beta = SCALARS_ONE;
+        s.aligned = s.rounds_product = 1;
+        problem_make(&p, &s);
+        *(float *)p.beta = 1;
+        grid_fill(&p, &p.c, 'c', FILL_NORMAL, s.op != TEGROUP_OP_WGRAD);
+        problem_reference(&p);
+        ASSERT_EQ(TEGROUP_OK, problem_prepare(&p));
+        mirror_up(p.mark);
+        const tegroup_gemm_desc usual_way = desc_to_loop(&p.desc);
+        const tegroup_shape *shape = &p.d.tensor.shape;
+        const size_t rows = (size_t)(s.op == TEGROUP_OP_WGRAD ? shape->rows * s.groups : p.rows_end), row = (size_t)shape->cols * size_of(s.out), wide = row + 16;
+        MUST(cudaMalloc(&room, rows * wide));
+        MUST(cudaMemcpy2D(room, wide, usual_way.c.data, row, row, rows, cudaMemcpyDeviceToDevice));
+        for (int way = 0; way < WAYS; way++) {
+            tegroup_gemm_desc desc = usual_way;
+            desc.options.backend = loop;
+            desc.options.cublaslt = handle();
+            streams_give(&desc, 0);
+            if (way == OTHER_LD) desc.c.data = room, desc.c.ld = (int64_t)(wide / size_of(s.out));
+            if (way == IN_D) desc.c = desc.d;
+            if (way == ACCUMULATE) {
+                memset(&desc.c, 0, sizeof desc.c);
+                memset(&desc.beta, 0, sizeof desc.beta);
+                desc.accumulate = 1;
+            }
+            if (way >= IN_D) MUST(cudaMemcpy(desc.d.data, usual_way.c.data, rows * row, cudaMemcpyDeviceToDevice));
+            else MUST(cudaMemset(desc.d.data, 0xFF, rows * row));
+            ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
+            workspace_give(&desc, &p.plan);
+            ASSERT_EQ(TEGROUP_OK, tegroup_gemm(&p.plan, &desc, NULL, &p.error));
+            MUST(cudaDeviceSynchronize());
+            mirror_down();
+            ASSERT_TRUE(problem_compare(&p).worst <= 1);
+            ASSERT_EQ(0, guards_changed());
+            ids[way] = p.plan.numerics_id;
+            bits[way] = (unsigned char *)malloc(rows * row);
+            memcpy(bits[way], p.d.tensor.data, rows * row);
+            if (way == IN_D || (way == OTHER_LD && s.out != TEGROUP_DTYPE_F32)) ASSERT_EQ(ids[SEPARATE], ids[way]);
+            if (way == ACCUMULATE) ASSERT_EQ(s.out != TEGROUP_DTYPE_F32, ids[SEPARATE] == ids[way]);
+            for (int other = 0; other < way; other++)
+                if (ids[other] == ids[way] && memcmp(bits[other], bits[way], rows * row) != 0) {
+                    fprintf(stderr, "op %d in %d out %d: ways %d and %d differ in bits\n", (int)s.op, (int)s.in, (int)s.out, other, way);
+                    ASSERT_TRUE(0);
+                }
+        }
+        for (int way = 0; way < WAYS; way++) free(bits[way]);
+        MUST(cudaFree(room));
+        problem_release(&p);
+        guards_release(mark);
+    }
+}
+
 /* The loop reads its lists on the host: it looks at each address that is used before it enqueues anything, and at the deep level whether two
  * groups would write the same memory. */
 TEST(cublaslt, loop_looks_at_its_lists) {
