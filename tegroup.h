@@ -1561,6 +1561,14 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
 #define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
+/* A plan must be of this version and of its maker, whose mark is the magic number. */
+#define TEGROUP_IMPL_RULE_PLAN(plan, number, rule)                                                                     \
+    do {                                                                                                               \
+        TEGROUP_IMPL_RULE((plan) != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);                      \
+        TEGROUP_IMPL_RULE((plan)->struct_size == sizeof *(plan), ERROR_STRUCT_SIZE, "plan.struct_size",                \
+                          "must be the size of the struct", sizeof *(plan), (plan)->struct_size);                      \
+        TEGROUP_IMPL_RULE((plan)->magic == (number), ERROR_PLAN, "plan", rule, number, (plan)->magic);                 \
+    } while (0)
 /* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
 #define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
     do {                                                                                                               \
@@ -5606,11 +5614,7 @@ static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *d
 }
 
 static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_PLAN_MAGIC, ERROR_PLAN, "plan", "must be what tegroup_plan_make wrote",
-                      TEGROUP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_PLAN_MAGIC, "must be what tegroup_plan_make wrote");
     return TEGROUP_OK;
 }
 
@@ -6954,11 +6958,7 @@ typedef struct tegroup_impl_linear_call {
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
 static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
                                                        const tegroup_linear_desc *desc, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_LINEAR_PLAN_MAGIC, "must be what tegroup_linear_plan_make wrote");
     TEGROUP_IMPL_TAKE(desc, call->taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, &call->layer);
@@ -7523,11 +7523,7 @@ TEGROUP_API tegroup_status tegroup_mlp_plan_make(const tegroup_mlp_desc *desc, c
 }
 
 static inline tegroup_status tegroup_impl_mlp_check_plan(const tegroup_mlp_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_MLP_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_mlp_plan_make wrote", TEGROUP_MLP_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_MLP_PLAN_MAGIC, "must be what tegroup_mlp_plan_make wrote");
     return TEGROUP_OK;
 }
 
@@ -8861,11 +8857,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
 }
 
 static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_CHAIN_PLAN_MAGIC, "must be what tegroup_chain_plan_make wrote");
     return TEGROUP_OK;
 }
 

@@ -58,6 +58,14 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
     return struct_size > sizeof struct_size && struct_size <= current && struct_size % sizeof struct_size == 0;
 }
 #define TEGROUP_IMPL_SIZE_RULE "must be the size of the struct, in this version or an older one"
+/* A plan must be of this version and of its maker, whose mark is the magic number. */
+#define TEGROUP_IMPL_RULE_PLAN(plan, number, rule)                                                                     \
+    do {                                                                                                               \
+        TEGROUP_IMPL_RULE((plan) != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);                      \
+        TEGROUP_IMPL_RULE((plan)->struct_size == sizeof *(plan), ERROR_STRUCT_SIZE, "plan.struct_size",                \
+                          "must be the size of the struct", sizeof *(plan), (plan)->struct_size);                      \
+        TEGROUP_IMPL_RULE((plan)->magic == (number), ERROR_PLAN, "plan", rule, number, (plan)->magic);                 \
+    } while (0)
 /* A public function takes its descriptor: what an older one lacks is 0 in `taken`, with which the function then goes on. */
 #define TEGROUP_IMPL_TAKE(desc, taken)                                                                                 \
     do {                                                                                                               \

@@ -393,11 +393,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
 }
 
 static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_CHAIN_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_chain_plan_make wrote", TEGROUP_CHAIN_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_CHAIN_PLAN_MAGIC, "must be what tegroup_chain_plan_make wrote");
     return TEGROUP_OK;
 }
 

@@ -405,11 +405,7 @@ typedef struct tegroup_impl_linear_call {
 /* What a call checks before its product checks itself. Tensors that the call does not use are not looked at. */
 static inline tegroup_status tegroup_impl_linear_begin(tegroup_impl_linear_call *call, const tegroup_linear_plan *plan,
                                                        const tegroup_linear_desc *desc, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(plan->struct_size == sizeof *plan, ERROR_STRUCT_SIZE, "plan.struct_size",
-                      "must be the size of the struct", sizeof *plan, plan->struct_size);
-    TEGROUP_IMPL_RULE(plan->magic == TEGROUP_LINEAR_PLAN_MAGIC, ERROR_PLAN, "plan",
-                      "must be what tegroup_linear_plan_make wrote", TEGROUP_LINEAR_PLAN_MAGIC, plan->magic);
+    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_LINEAR_PLAN_MAGIC, "must be what tegroup_linear_plan_make wrote");
     TEGROUP_IMPL_TAKE(desc, call->taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     tegroup_impl_linear_layer(desc, &call->layer);
