@@ -7,7 +7,8 @@ CUBLAS_HOME ?=
 comma := ,
 
 GENCODE := $(foreach a,$(ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
-NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/unit -Itests/gpu
+SPLIT := $(shell $(NVCC) --help 2>/dev/null | grep -q -e --split-compile && echo -split-compile=0)# one unit's kernels on all cores
+NVCCFLAGS := -std=c++17 -O2 -w -lineinfo -I. -Itests/unit -Itests/gpu $(SPLIT)
 LIBS := $(if $(CUBLAS_HOME),-L$(CUBLAS_HOME)/lib) -lcublasLt
 WRAPPED := __cudaRegisterFunction __cudaGetKernel __cudaLaunchKernel cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
 HEADERS := tegroup.h tegroup_cuda.cuh $(wildcard tests/unit/*.h tests/gpu/*.h tests/gpu/works/*.h)
