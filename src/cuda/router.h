@@ -40,6 +40,7 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
             while (j + 1 < desc.k && values[j + 1] == value) j++;
             continue;
         }
+        __syncwarp(); /* all lanes have read what one writes */
         if (lane == 0) {
             indices[j] = best;
             leaves[best] = -1;
@@ -216,6 +217,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                               token + value_at, (int32_t *)token + index_at);
                 }
             }
+            __syncwarp(); /* all lanes have read `all` there */
             if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
         }
         __syncwarp();

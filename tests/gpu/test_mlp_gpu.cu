@@ -385,9 +385,10 @@ static void chain_open(tegroup_chain_desc *chain, const tegroup_chain_op *ops, c
     chain->options.backend = space == TEGROUP_SPACE_DEVICE ? asked : TEGROUP_BACKEND_AUTO;
 }
 
-/* A call in a thread of its own, whose stack is looked at: how much of it was used. Four times as large as a call may need, so that one
- * that needs more is a failure and no crash. */
-enum { STACK_BYTES = 128 << 10 };
+/* A call in a thread of its own, whose stack is looked at: how much of it was used, CUDA's own calls included, which take over 100 KiB
+ * (128 KiB are enough where no GPU is: tests/compile/side_effects_calls.c). Four times as large as a call may need, so that one that needs
+ * more is a failure and no crash. */
+enum { STACK_BYTES = 256 << 10 };
 static int small_stack; /* 0: calls are made as they stand */
 static size_t stack_most;
 template <typename CALL> static void *call_in_thread(void *call) {

@@ -881,7 +881,7 @@ SUPPORT int64_t *random_rows(rng *r, int32_t groups, int64_t most, int skips) {
 }
 SUPPORT int64_t *random_widths(rng *r, int32_t groups, int64_t most) {
     int64_t *w = (int64_t *)scratch((size_t)groups * 8 + 8);
-    for (int32_t g = 0; g < groups; g++) w[g] = rng_chance(r, 10) ? 0 : rng_chance(r, 20) ? most : rng_int(r, 1, most);
+    for (int32_t g = 0; g < groups; g++) w[g] = most == 0 || rng_chance(r, 10) ? 0 : rng_chance(r, 20) ? most : rng_int(r, 1, most);
     return w;
 }
 
