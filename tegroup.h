@@ -32,51 +32,51 @@
 /* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
  *   [1]  core/version.h           Version and configuration
- *   [2]  core/status.h            Status and errors
- *   [3]  core/dtype.h             Data types
- *   [4]  formats/scaling.h        Scaling modes
- *   [5]  core/tensor.h            Sizes, shapes and grouped tensors
- *   [6]  core/snapshot.h          Prepare and snapshot
- *   [7]  core/layout.h            Workspace layouts
- *   [8]  core/cublaslt.h          cuBLASLt's functions
- *   [9]  core/options.h           Options
- *   [10] core/gemm.h              Grouped GEMM
- *   [11] core/plan.h              Plan and explain
- *   [12] core/validation.h        Validation
- *   [13] layer/types.h            Gated activations
+ *   [2]  core/status_types.h      Status and errors
+ *   [3]  formats/dtype_types.h    Data types
+ *   [4]  formats/scaling_types.h  Scaling modes
+ *   [5]  core/tensor_types.h      Sizes, shapes and grouped tensors
+ *   [6]  core/snapshot_types.h    Prepare and snapshot
+ *   [7]  core/layout_types.h      Workspace layouts
+ *   [8]  core/cublaslt_types.h    cuBLASLt's functions
+ *   [9]  core/options_types.h     Options
+ *   [10] core/gemm_types.h        Grouped GEMM
+ *   [11] core/plan_types.h        Plan and explain
+ *   [12] core/validation_types.h  Validation
+ *   [13] core/activation_types.h  Gated activations
  *   [14] layer/linear_types.h     Grouped linear
  *   [15] layer/mlp_types.h        Grouped MLP
  *   [16] layer/chain_types.h      Op chain
- *   [17] moe/types.h              MoE operations
- *   [18] core/api.h               Functions
+ *   [17] moe/routing_types.h      MoE operations
+ *   [18] api/functions.h          Functions
  *   [19] core/helpers.h           Helpers
  *   [20] core/names.h             Names and texts
  *   [21] core/constructors.h      Constructors
  *   [22] formats/convert.h        Conversions
  *   [23] formats/scale_layout.h   Scale layouts
- *   [24] core/layouts.h           Layout arithmetic
+ *   [24] core/layout.h            Layout arithmetic
  *   [25] core/checks.h            Checks of tensors and matrices
  *   [26] core/apart.h             What a call writes lies apart
  *   [27] core/prepare.h           Prepare
  *   [28] core/problem.h           The problem of a GEMM
- *   [29] core/tables.h            Backend and quirk tables
+ *   [29] core/backend_table.h     Backend and quirk tables
  *   [30] cpu/rows.h               Rows
  *   [31] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [32] core/setup.h             Set-up of a grouped cuBLASLt matmul
- *   [33] core/explain.h           Explain and plan
+ *   [32] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [33] gemm/explain.h           Explain and plan
  *   [34] core/product.h           The product of one group
  *   [35] cpu/gemm.h               CPU GEMM
- *   [36] core/dispatch.h          Check and run a GEMM
- *   [37] core/tune.h              Tune, save and load a plan
+ *   [36] gemm/run.h               Check and run a GEMM
+ *   [37] gemm/tune.h              Tune, save and load a plan
  *   [38] cpu/real.h               Formulas
- *   [39] layer/formulas.h         Activation formulas
+ *   [39] core/activation_formulas.h Activation formulas
  *   [40] layer/activation.h       Activations
  *   [41] layer/linear.h           Grouped linear layer
  *   [42] layer/mlp_rules.h        Grouped MLP: tensors and rules
  *   [43] layer/mlp.h              Grouped MLP
  *   [44] layer/chain_rules.h      Op chain: rules and buffers
  *   [45] layer/chain.h            Op chain
- *   [46] cpu/validate.h           Validate
+ *   [46] gemm/validate.h          Validate
  *   [47] moe/router.h             Router
  *   [48] moe/permutation.h        Permute and combine
  */
@@ -145,7 +145,7 @@ struct cublasLtContext;
 #define TEGROUP_MAX_COLS   (INT64_C(1) << 31) /* columns, and elements between rows                        */
 #define TEGROUP_ALIGNMENT  256           /* bytes: every workspace and snapshot, and each item within them */
 
-/* ==== [2] Status and errors (src/core/status.h) ==== */
+/* ==== [2] Status and errors (src/core/status_types.h) ==== */
 
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
@@ -212,7 +212,7 @@ typedef enum tegroup_check_level {
 #define TEGROUP_IMPL_NODISCARD
 #endif
 
-/* ==== [3] Data types (src/core/dtype.h) ==== */
+/* ==== [3] Data types (src/formats/dtype_types.h) ==== */
 
 /* Name, number (stable), bits an element. FP8 and FP4: OCP 8-bit Floating Point 1.0, OCP Microscaling 1.0. */
 #define TEGROUP_DTYPE_LIST(X)                                                                        \
@@ -242,7 +242,7 @@ typedef enum tegroup_space {
     TEGROUP_SPACE_DEVICE = 2
 } tegroup_space;
 
-/* ==== [4] Scaling modes (src/formats/scaling.h) ==== */
+/* ==== [4] Scaling modes (src/formats/scaling_types.h) ==== */
 
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
  * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
@@ -292,7 +292,7 @@ typedef struct tegroup_scale_extent {
     int64_t bytes;
 } tegroup_scale_extent;
 
-/* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor.h) ==== */
+/* ==== [5] Sizes, shapes and grouped tensors (src/core/tensor_types.h) ==== */
 
 /* The three ways in which group sizes are written down. */
 typedef enum tegroup_encoding {
@@ -373,7 +373,7 @@ typedef struct tegroup_matrix {
     tegroup_dtype dtype; /* UNSET = this optional matrix is absent                      */
 } tegroup_matrix;
 
-/* ==== [6] Prepare and snapshot (src/core/snapshot.h) ==== */
+/* ==== [6] Prepare and snapshot (src/core/snapshot_types.h) ==== */
 
 /* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
  * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
@@ -445,7 +445,7 @@ typedef struct tegroup_prepare_desc {
                                       DEVICE: a host address would end the CUDA context                       */
 } tegroup_prepare_desc;
 
-/* ==== [7] Workspace layouts (src/core/layout.h) ==== */
+/* ==== [7] Workspace layouts (src/core/layout_types.h) ==== */
 
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
@@ -463,7 +463,7 @@ typedef struct tegroup_layout {
     tegroup_layout_item items[TEGROUP_LAYOUT_MAX_ITEMS];
 } tegroup_layout;
 
-/* ==== [8] cuBLASLt's functions (src/core/cublaslt.h) ==== */
+/* ==== [8] cuBLASLt's functions (src/core/cublaslt_types.h) ==== */
 
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
  * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
@@ -497,7 +497,7 @@ typedef struct tegroup_cublaslt_functions {
 } tegroup_cublaslt_functions;
 #undef TEGROUP_IMPL_MEMBER
 
-/* ==== [9] Options (src/core/options.h) ==== */
+/* ==== [9] Options (src/core/options_types.h) ==== */
 
 /* The type in which products are summed. */
 typedef enum tegroup_compute {
@@ -554,7 +554,7 @@ typedef struct tegroup_options {
                                           CUBLASLT_LOOP may be captured: a graph keeps the sizes of its capture         */
 } tegroup_options;
 
-/* ==== [10] Grouped GEMM (src/core/gemm.h) ==== */
+/* ==== [10] Grouped GEMM (src/core/gemm_types.h) ==== */
 
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
@@ -616,7 +616,7 @@ typedef struct tegroup_gemm_desc {
     tegroup_options options;     /* hints, backend, workspace, checks ...; zero means the default                  */
 } tegroup_gemm_desc;
 
-/* ==== [11] Plan and explain (src/core/plan.h) ==== */
+/* ==== [11] Plan and explain (src/core/plan_types.h) ==== */
 
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
@@ -765,7 +765,7 @@ typedef struct tegroup_tune_desc {
 
 #define TEGROUP_SAVED_PLAN_BYTES 1024 /* what tegroup_plan_save writes */
 
-/* ==== [12] Validation (src/core/validation.h) ==== */
+/* ==== [12] Validation (src/core/validation_types.h) ==== */
 
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
@@ -803,7 +803,7 @@ typedef struct tegroup_validate_desc {
     tegroup_validation *result;      /* out                                                                             */
 } tegroup_validate_desc;
 
-/* ==== [13] Gated activations (src/layer/types.h) ==== */
+/* ==== [13] Gated activations (src/core/activation_types.h) ==== */
 
 /* Gated kinds take pairs of gate and up, [rows, 2 width] -> [rows, width]; the others [rows, width] -> [rows, width], and their
  * input is called gate here, too. sigmoid(x) = 1 / (1 + exp(-x)); Phi is the standard normal distribution function.
@@ -1167,7 +1167,7 @@ typedef enum tegroup_chain_memory {
     TEGROUP_CHAIN_SAVED        = 2
 } tegroup_chain_memory;
 
-/* ==== [17] MoE operations (src/moe/types.h) ==== */
+/* ==== [17] MoE operations (src/moe/routing_types.h) ==== */
 
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
  * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
@@ -1279,7 +1279,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [18] Functions (src/core/api.h) ==== */
+/* ==== [18] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1997,7 +1997,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [24] Layout arithmetic (src/core/layouts.h) ==== */
+/* ==== [24] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -3595,7 +3595,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [29] Backend and quirk tables (src/core/tables.h) ==== */
+/* ==== [29] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -4093,7 +4093,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [32] Set-up of a grouped cuBLASLt matmul (src/core/setup.h) ==== */
+/* ==== [32] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4439,7 +4439,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [33] Explain and plan (src/core/explain.h) ==== */
+/* ==== [33] Explain and plan (src/gemm/explain.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -5376,7 +5376,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [36] Check and run a GEMM (src/core/dispatch.h) ==== */
+/* ==== [36] Check and run a GEMM (src/gemm/run.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5716,7 +5716,7 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [37] Tune, save and load a plan (src/core/tune.h) ==== */
+/* ==== [37] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
@@ -5897,7 +5897,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [39] Activation formulas (src/layer/formulas.h) ==== */
+/* ==== [39] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -9081,7 +9081,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [46] Validate (src/cpu/validate.h) ==== */
+/* ==== [46] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 

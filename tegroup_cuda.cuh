@@ -12,14 +12,14 @@
  *   [2]  cuda/launch.h            Launching
  *   [3]  cuda/prepare.h           Prepare kernel
  *   [4]  cuda/rows.h              Rows on the GPU
- *   [5]  cuda/activation.h        Activation kernels
- *   [6]  cuda/router_batch.h      Router: a warp's batch of tokens
- *   [7]  cuda/router.h            Router kernels
- *   [8]  cuda/permutation.h       Permute and combine kernels
- *   [9]  cuda/validate.h          Validate kernels
+ *   [5]  layer/activation_cuda.h  Activation kernels
+ *   [6]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [7]  moe/router_cuda.h        Router kernels
+ *   [8]  moe/permutation_cuda.h   Permute and combine kernels
+ *   [9]  gemm/validate_cuda.h     Validate kernels
  *   [10] cuda/call.h              GPU calls
  *   [11] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [12] cuda/setup.h             Set-up kernel of a grouped cuBLASLt matmul
+ *   [12] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
  *   [13] cuda/cublaslt_grouped.h  cublaslt_grouped
  *   [14] cuda/cublaslt_loop.h     cublaslt_loop
  *   [15] cuda/portable_tiles.h    Portable GEMM: tiles
@@ -28,11 +28,11 @@
  *   [18] cuda/portable_plan.h     Portable GEMM: plan and launch
  *   [19] cuda/hopper.h            Hopper's instructions
  *   [20] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [21] cuda/sm90_results.h      Hopper GEMM: what becomes of sums
+ *   [21] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
  *   [22] cuda/sm90_block.h        Hopper GEMM: a block
  *   [23] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
  *   [24] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [25] cuda/sm90.h              Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [25] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
  *   [26] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
  *   [27] cuda/sm90_plan.h         Hopper GEMM: plan and launch
  *   [28] cuda/dispatch.h          GPU backends: plan, check and run
@@ -564,7 +564,7 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [5] Activation kernels (src/cuda/activation.h) ==== */
+/* ==== [5] Activation kernels (src/layer/activation_cuda.h) ==== */
 
 static __device__ __forceinline__ float tegroup_impl_activation(tegroup_activation kind, bool half, float alpha,
                                                                float limit, float gate, float up) {
@@ -983,7 +983,7 @@ static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [6] Router: a warp's batch of tokens (src/cuda/router_batch.h) ==== */
+/* ==== [6] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
  * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
@@ -1402,7 +1402,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [7] Router kernels (src/cuda/router.h) ==== */
+/* ==== [7] Router kernels (src/moe/router_cuda.h) ==== */
 
 /* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
  * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
@@ -1997,7 +1997,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [8] Permute and combine kernels (src/cuda/permutation.h) ==== */
+/* ==== [8] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2370,7 +2370,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [9] Validate kernels (src/cuda/validate.h) ==== */
+/* ==== [9] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -3041,7 +3041,7 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/setup.h) ==== */
+/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -5223,7 +5223,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [21] Hopper GEMM: what becomes of sums (src/cuda/sm90_results.h) ==== */
+/* ==== [21] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5915,7 +5915,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90.h) ==== */
+/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
