@@ -142,9 +142,7 @@ lint: build/libtegroup.c ## cppcheck and the compiler's analyser over the whole 
 	$(CC) -std=c99 -fanalyzer -Wno-analyzer-null-dereference -O1 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I. -c build/libtegroup.c -o /dev/null
 
 format: ## lay out the implementation parts of src/ with clang-format 14
-	clang-format -i --style=file $(filter-out %types.h src/core/api.h src/core/options.h src/core/gemm.h src/core/plan.h src/core/tensor.h src/core/snapshot.h src/core/validation.h \
-		src/core/layout.h src/core/cublaslt.h src/core/status.h src/core/dtype.h src/core/version.h src/formats/scaling.h src/core/%_begin.h src/core/%_end.h \
-		src/core/intro.h src/core/licence.h src/cuda/intro.h,$(wildcard src/*/*.h))
+	clang-format -i --style=file $(filter-out %types.h src/api/%,$(wildcard src/*/*.h))
 
 clean: ## remove build/
 	rm -rf build

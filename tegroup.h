@@ -31,8 +31,8 @@
 
 /* Map: the parts, their files in src/, their titles. Search for the number in brackets.
  *
- *   [1]  core/version.h           Version and configuration
- *   [2]  core/status_types.h      Status and errors
+ *   [1]  base/version.h           Version and configuration
+ *   [2]  base/status_types.h      Status and errors
  *   [3]  formats/dtype_types.h    Data types
  *   [4]  formats/scaling_types.h  Scaling modes
  *   [5]  core/tensor_types.h      Sizes, shapes and grouped tensors
@@ -48,42 +48,51 @@
  *   [15] layer/mlp_types.h        Grouped MLP
  *   [16] layer/chain_types.h      Op chain
  *   [17] moe/routing_types.h      MoE operations
- *   [18] api/functions.h          Functions
- *   [19] core/helpers.h           Helpers
- *   [20] core/names.h             Names and texts
- *   [21] core/constructors.h      Constructors
- *   [22] formats/convert.h        Conversions
- *   [23] formats/scale_layout.h   Scale layouts
- *   [24] core/layout.h            Layout arithmetic
- *   [25] core/checks.h            Checks of tensors and matrices
- *   [26] core/apart.h             What a call writes lies apart
- *   [27] core/prepare.h           Prepare
- *   [28] core/problem.h           The problem of a GEMM
- *   [29] core/backend_table.h     Backend and quirk tables
- *   [30] cpu/rows.h               Rows
- *   [31] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [32] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [33] gemm/explain.h           Explain and plan
- *   [34] core/product.h           The product of one group
- *   [35] cpu/gemm.h               CPU GEMM
- *   [36] gemm/run.h               Check and run a GEMM
- *   [37] gemm/tune.h              Tune, save and load a plan
- *   [38] cpu/real.h               Formulas
- *   [39] core/activation_formulas.h Activation formulas
- *   [40] layer/activation.h       Activations
- *   [41] layer/linear.h           Grouped linear layer
- *   [42] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [43] layer/mlp.h              Grouped MLP
- *   [44] layer/chain_rules.h      Op chain: rules and buffers
- *   [45] layer/chain.h            Op chain
- *   [46] gemm/validate.h          Validate
- *   [47] moe/router.h             Router
- *   [48] moe/permutation.h        Permute and combine
+ *   [18] base/linkage.h           Linkage of the functions
+ *   [19] api/functions.h          Functions
+ *   [20] base/build.h             What this build has
+ *   [21] base/arithmetic.h        Arithmetic
+ *   [22] base/rules.h             Rules
+ *   [23] formats/dtype.h          Types by their bits
+ *   [24] core/names.h             Names and texts
+ *   [25] core/constructors.h      Constructors
+ *   [26] formats/convert.h        Conversions
+ *   [27] formats/scale_layout.h   Scale layouts
+ *   [28] core/layout.h            Layout arithmetic
+ *   [29] core/checks.h            Checks of tensors and matrices
+ *   [30] core/apart.h             What a call writes lies apart
+ *   [31] core/prepare.h           Prepare
+ *   [32] core/problem.h           The problem of a GEMM
+ *   [33] core/backend_table.h     Backend and quirk tables
+ *   [34] core/numerics.h          What decides the bits of a result
+ *   [35] gemm/prepare.h           Prepare a snapshot
+ *   [36] cpu/rows.h               Rows
+ *   [37] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [38] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [39] gemm/verdicts.h          What each backend can do
+ *   [40] gemm/plan.h              Explain and plan
+ *   [41] core/product.h           The product of one group
+ *   [42] cpu/gemm.h               CPU GEMM
+ *   [43] gemm/check.h             What a call checks
+ *   [44] gemm/run.h               Run
+ *   [45] gemm/tune.h              Tune, save and load a plan
+ *   [46] cpu/real.h               Formulas
+ *   [47] core/activation_formulas.h Activation formulas
+ *   [48] core/epilogue.h          An activation in an epilogue
+ *   [49] layer/activation.h       Activations
+ *   [50] layer/linear.h           Grouped linear layer
+ *   [51] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [52] layer/mlp.h              Grouped MLP
+ *   [53] layer/chain_rules.h      Op chain: rules and buffers
+ *   [54] layer/chain.h            Op chain
+ *   [55] gemm/validate.h          Validate
+ *   [56] moe/router.h             Router
+ *   [57] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
 
-/* ==== [1] Version and configuration (src/core/version.h) ==== */
+/* ==== [1] Version and configuration (src/base/version.h) ==== */
 
 #define TEGROUP_VERSION_MAJOR 0
 #define TEGROUP_VERSION_MINOR 1
@@ -145,7 +154,7 @@ struct cublasLtContext;
 #define TEGROUP_MAX_COLS   (INT64_C(1) << 31) /* columns, and elements between rows                        */
 #define TEGROUP_ALIGNMENT  256           /* bytes: every workspace and snapshot, and each item within them */
 
-/* ==== [2] Status and errors (src/core/status_types.h) ==== */
+/* ==== [2] Status and errors (src/base/status_types.h) ==== */
 
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
@@ -1269,6 +1278,9 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #if (defined(TEGROUP_IMPLEMENTATION) || defined(TEGROUP_EXTERN)) && !defined(TEGROUP_FUNCTIONS_INCLUDED)
 #define TEGROUP_FUNCTIONS_INCLUDED
+
+/* ==== [18] Linkage of the functions (src/base/linkage.h) ==== */
+
 #if !defined(TEGROUP_EXTERN)
 #define TEGROUP_IMPL_STATIC_FUNCTIONS
 #define TEGROUP_API static inline
@@ -1279,7 +1291,7 @@ typedef struct tegroup_combine_backward_desc {
 #endif
 #define TEGROUP_API_STATUS TEGROUP_API TEGROUP_IMPL_NODISCARD tegroup_status /* to be read by the caller */
 
-/* ==== [18] Functions (src/api/functions.h) ==== */
+/* ==== [19] Functions (src/api/functions.h) ==== */
 
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
@@ -1465,6 +1477,9 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 #endif /* TEGROUP_FUNCTIONS_INCLUDED */
 #if defined(TEGROUP_IMPLEMENTATION) && !defined(TEGROUP_IMPLEMENTATION_INCLUDED)
 #define TEGROUP_IMPLEMENTATION_INCLUDED
+
+/* ==== [20] What this build has (src/base/build.h) ==== */
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -1501,7 +1516,7 @@ TEGROUP_API_STATUS tegroup_combine_backward(const tegroup_combine_backward_desc 
 
 /* Stop here if you only want the API. */
 
-/* ==== [19] Helpers (src/core/helpers.h) ==== */
+/* ==== [21] Arithmetic (src/base/arithmetic.h) ==== */
 
 /* Arithmetic that the CPU loops over and a kernel maps threads to. */
 #if defined(__CUDACC__)
@@ -1521,6 +1536,31 @@ typedef uint16_t TEGROUP_IMPL_ANY tegroup_impl_any16;
 typedef uint32_t TEGROUP_IMPL_ANY tegroup_impl_any32;
 typedef uint64_t TEGROUP_IMPL_ANY tegroup_impl_any64;
 #undef TEGROUP_IMPL_ANY
+
+TEGROUP_IMPL_HD int64_t tegroup_impl_min(int64_t a, int64_t b) { return a < b ? a : b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? a : b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+/* Is i an index of something that has `count`? */
+TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+/* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
+TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
+TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
+    return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
+}
+TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
+    return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;
+}
+
+/* Largest byte count that this machine can address. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
+    return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
+}
+
+/* ==== [22] Rules (src/base/rules.h) ==== */
 
 /* Record what was wrong and hand the status on. */
 static inline tegroup_status tegroup_impl_fail_as(tegroup_reading reading, tegroup_error *error, tegroup_status status,
@@ -1588,29 +1628,6 @@ static inline int tegroup_impl_size_fits(size_t struct_size, size_t current) {
         if (tegroup_impl_status != TEGROUP_OK) return tegroup_impl_status;                                             \
     } while (0)
 
-TEGROUP_IMPL_HD int64_t tegroup_impl_min(int64_t a, int64_t b) { return a < b ? a : b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_max(int64_t a, int64_t b) { return a > b ? a : b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_clamp(int64_t x, int64_t low, int64_t high) {
-    return x < low ? low : x > high ? high : x;
-}
-/* Is i an index of something that has `count`? */
-TEGROUP_IMPL_HD int tegroup_impl_within(int64_t i, int64_t count) { return i >= 0 && i < count; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
-/* Sums and products of non-negative numbers that stop at INT64_MAX, which then stands for "too large". */
-TEGROUP_IMPL_HD int64_t tegroup_impl_add(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
-TEGROUP_IMPL_HD int64_t tegroup_impl_mul(int64_t a, int64_t b) {
-    return a != 0 && b > INT64_MAX / a ? INT64_MAX : a * b;
-}
-TEGROUP_IMPL_HD int64_t tegroup_impl_align(int64_t a, int64_t alignment) {
-    return a > INT64_MAX - alignment ? INT64_MAX : (a + alignment - 1) / alignment * alignment;
-}
-
-/* Largest byte count that this machine can address. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_max_bytes(void) {
-    return (uint64_t)PTRDIFF_MAX < (uint64_t)INT64_MAX ? (int64_t)PTRDIFF_MAX : INT64_MAX - 1;
-}
-
 static inline int tegroup_impl_aligned(const void *pointer, size_t bytes) { return (uintptr_t)pointer % bytes == 0; }
 
 /* Do [a, a + a_bytes) and [b, b + b_bytes) share a byte? */
@@ -1629,7 +1646,16 @@ static inline int32_t tegroup_impl_threads(int32_t limit) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* ==== [20] Names and texts (src/core/names.h) ==== */
+/* ==== [23] Types by their bits (src/formats/dtype.h) ==== */
+
+TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
+#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
+    case TEGROUP_DTYPE_##name: return bits;
+    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
+#undef TEGROUP_IMPL_CASE
+}
+
+/* ==== [24] Names and texts (src/core/names.h) ==== */
 
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
@@ -1651,13 +1677,6 @@ TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
     case TEGROUP_DTYPE_##name: return #name;
     switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
-#undef TEGROUP_IMPL_CASE
-}
-
-TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
-    case TEGROUP_DTYPE_##name: return bits;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
 #undef TEGROUP_IMPL_CASE
 }
 
@@ -1753,7 +1772,7 @@ TEGROUP_API int tegroup_layout_text(const tegroup_layout *layout, char *buffer, 
     return length;
 }
 
-/* ==== [21] Constructors (src/core/constructors.h) ==== */
+/* ==== [25] Constructors (src/core/constructors.h) ==== */
 
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
@@ -1804,7 +1823,7 @@ TEGROUP_API tegroup_matrix tegroup_matrix_of(const void *data, int64_t rows, int
     return matrix;
 }
 
-/* ==== [22] Conversions (src/formats/convert.h) ==== */
+/* ==== [26] Conversions (src/formats/convert.h) ==== */
 
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
@@ -1937,7 +1956,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_load_int(tegroup_dtype dtype, const void *d
                                       : (int64_t)((const tegroup_impl_any64 *)data)[i];
 }
 
-/* ==== [23] Scale layouts (src/formats/scale_layout.h) ==== */
+/* ==== [27] Scale layouts (src/formats/scale_layout.h) ==== */
 
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
@@ -1997,7 +2016,7 @@ TEGROUP_API int64_t tegroup_scale_index(tegroup_scaling scaling, const tegroup_s
     return facts && facts->outer_fastest ? inner * extent->outer + outer : outer * extent->inner + inner;
 }
 
-/* ==== [24] Layout arithmetic (src/core/layout.h) ==== */
+/* ==== [28] Layout arithmetic (src/core/layout.h) ==== */
 
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
@@ -2114,7 +2133,7 @@ TEGROUP_API tegroup_snapshot_view tegroup_snapshot_read(const void *snapshot) {
     return header ? tegroup_impl_snapshot_view(snapshot, header->groups, header->irregular) : none;
 }
 
-/* ==== [25] Checks of tensors and matrices (src/core/checks.h) ==== */
+/* ==== [29] Checks of tensors and matrices (src/core/checks.h) ==== */
 
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
@@ -2643,7 +2662,7 @@ static inline tegroup_status tegroup_impl_check_built(int kernels, tegroup_space
     return TEGROUP_OK;
 }
 
-/* ==== [26] What a call writes lies apart (src/core/apart.h) ==== */
+/* ==== [30] What a call writes lies apart (src/core/apart.h) ==== */
 
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
@@ -2756,7 +2775,7 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
     return TEGROUP_OK;
 }
 
-/* ==== [27] Prepare (src/core/prepare.h) ==== */
+/* ==== [31] Prepare (src/core/prepare.h) ==== */
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -3235,69 +3254,23 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     return TEGROUP_OK;
 }
 
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
-                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
-                                                       struct CUstream_st *stream, tegroup_error *error);
-#endif
+/* ==== [32] The problem of a GEMM (src/core/problem.h) ==== */
 
-TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
-                                           tegroup_error *error) {
-    tegroup_prepare_desc taken;
-    tegroup_layout layout;
-    tegroup_impl_preparation p;
-    tegroup_snapshot_header *header;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
+ * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
 
-    memset(&p, 0, sizeof p);
-    p.groups = desc->shape.groups;
-    p.irregular = tegroup_impl_irregular(&desc->shape);
-    p.capacity_rows = desc->shape.rows;
-    p.capacity_cols = desc->shape.cols;
-    p.capacity_elements = desc->shape.elements;
-    p.ld = desc->ld;
-    p.rows = desc->shape.row_sizes;
-    p.cols = desc->shape.col_sizes;
-    p.offsets = desc->shape.offsets;
-    p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
-    p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
-    p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
-    p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
-    if (p.irregular) {
-        p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
-        p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
-    }
-#if defined(TEGROUP_IMPL_CUDA)
-    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
-#endif
-    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
-    memset(desc->snapshot, 0, layout.total_bytes);
-    header = (tegroup_snapshot_header *)desc->snapshot;
-    tegroup_impl_snapshot_open(header, &p);
-    tegroup_impl_prepare_host(&p, header);
-    return TEGROUP_OK;
+/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
+static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
+    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
 }
 
-TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
-                                                 struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_prepare_desc prepare;
-    TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
-    memset(&prepare, 0, sizeof prepare);
-    prepare.struct_size = sizeof prepare;
-    /* a space that is none is the sizes' to refuse, by a name that the caller knows */
-    prepare.space = shape->row_sizes.space == TEGROUP_SPACE_DEVICE ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
-    prepare.shape = *shape;
-    prepare.snapshot = snapshot;
-    prepare.snapshot_bytes = snapshot_bytes;
-    TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
-    shape->snapshot = snapshot;
-    return TEGROUP_OK;
+/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
+static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
 }
-
-/* ==== [28] The problem of a GEMM (src/core/problem.h) ==== */
 
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
@@ -3595,7 +3568,7 @@ TEGROUP_API tegroup_status tegroup_gemm_problem(const tegroup_gemm_desc *desc, t
     return tegroup_impl_problem_of(desc, tegroup_impl_gemm_names(), problem, error);
 }
 
-/* ==== [29] Backend and quirk tables (src/core/backend_table.h) ==== */
+/* ==== [33] Backend and quirk tables (src/core/backend_table.h) ==== */
 
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
@@ -3701,7 +3674,106 @@ static inline int tegroup_impl_quirk_ignored(const tegroup_gemm_desc *desc, tegr
     return 0;
 }
 
-/* ==== [30] Rows (src/cpu/rows.h) ==== */
+/* ==== [34] What decides the bits of a result (src/core/numerics.h) ==== */
+
+/* FNV-1a. */
+#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
+static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
+    size_t i;
+    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
+static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
+    int64_t parts[10];
+    parts[0] = backend;
+    parts[1] = p->op;
+    parts[2] = p->compute;
+    parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
+    parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
+    parts[5] = p->a;
+    parts[6] = p->b;
+    parts[7] = p->d;
+    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
+    parts[9] = sm;
+    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
+}
+
+/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
+typedef struct tegroup_impl_choice {
+    uint64_t words[8];
+} tegroup_impl_choice;
+
+static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
+}
+
+/* ==== [35] Prepare a snapshot (src/gemm/prepare.h) ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
+                                                       const tegroup_prepare_desc *desc, const tegroup_layout *layout,
+                                                       struct CUstream_st *stream, tegroup_error *error);
+#endif
+
+TEGROUP_API tegroup_status tegroup_prepare(const tegroup_prepare_desc *desc, struct CUstream_st *stream,
+                                           tegroup_error *error) {
+    tegroup_prepare_desc taken;
+    tegroup_layout layout;
+    tegroup_impl_preparation p;
+    tegroup_snapshot_header *header;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_prepare(desc, &layout, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_KERNELS, desc->space, error));
+
+    memset(&p, 0, sizeof p);
+    p.groups = desc->shape.groups;
+    p.irregular = tegroup_impl_irregular(&desc->shape);
+    p.capacity_rows = desc->shape.rows;
+    p.capacity_cols = desc->shape.cols;
+    p.capacity_elements = desc->shape.elements;
+    p.ld = desc->ld;
+    p.rows = desc->shape.row_sizes;
+    p.cols = desc->shape.col_sizes;
+    p.offsets = desc->shape.offsets;
+    p.start = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_START, desc->snapshot);
+    p.out_rows = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ROWS, desc->snapshot);
+    p.prefix = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_PREFIX, desc->snapshot);
+    p.order = (int32_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_ORDER, desc->snapshot);
+    if (p.irregular) {
+        p.out_cols = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_COLS, desc->snapshot);
+        p.out_offset = (int64_t *)tegroup_impl_layout_at(&layout, TEGROUP_IMPL_SNAPSHOT_OFFSET, desc->snapshot);
+    }
+#if defined(TEGROUP_IMPL_CUDA)
+    if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_prepare(&p, desc, &layout, stream, error);
+#endif
+    if (!desc->clamp) TEGROUP_IMPL_TRY(tegroup_impl_prepare_refuse(&p, error));
+    memset(desc->snapshot, 0, layout.total_bytes);
+    header = (tegroup_snapshot_header *)desc->snapshot;
+    tegroup_impl_snapshot_open(header, &p);
+    tegroup_impl_prepare_host(&p, header);
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *snapshot, size_t snapshot_bytes,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    tegroup_prepare_desc prepare;
+    TEGROUP_IMPL_RULE(shape != NULL, ERROR_NULL_ARGUMENT, "shape", "must not be NULL", 1, 0);
+    memset(&prepare, 0, sizeof prepare);
+    prepare.struct_size = sizeof prepare;
+    /* a space that is none is the sizes' to refuse, by a name that the caller knows */
+    prepare.space = shape->row_sizes.space == TEGROUP_SPACE_DEVICE ? TEGROUP_SPACE_DEVICE : TEGROUP_SPACE_HOST;
+    prepare.shape = *shape;
+    prepare.snapshot = snapshot;
+    prepare.snapshot_bytes = snapshot_bytes;
+    TEGROUP_IMPL_TRY(tegroup_prepare(&prepare, stream, error));
+    shape->snapshot = snapshot;
+    return TEGROUP_OK;
+}
+
+/* ==== [36] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3807,7 +3879,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [31] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [37] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -4093,7 +4165,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [32] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [38] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4439,7 +4511,32 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
 }
 
-/* ==== [33] Explain and plan (src/gemm/explain.h) ==== */
+/* What cuBLASLt's workspaces are made of, which the host knows without it. */
+static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
+    return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
+}
+
+static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const int64_t cublas = tegroup_impl_cublas_bytes(plan);
+    tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
+                            tegroup_impl_setup_bytes(plan->problem.groups));
+    tegroup_impl_layout_add(layout, plan->cublas_parts > 1 ? "cuBLASLt, forward" : "cuBLASLt", cublas);
+    if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
+    if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
+}
+
+static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_problem *p = &plan->problem;
+    tegroup_impl_layout_add(
+        layout, "cuBLASLt, one part a stream",
+        tegroup_impl_mul(tegroup_impl_align(tegroup_impl_cublas_bytes(plan), TEGROUP_ALIGNMENT), plan->cublas_parts));
+    if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+        tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+        tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
+    }
+}
+
+/* ==== [39] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4488,22 +4585,6 @@ static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
 /* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
 #endif
-
-/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
- * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
-#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
-
-/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
-static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
-    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
-    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
-    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
-}
-
-/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
-static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
-    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
-}
 
 /* Have groups of this operand each a width of their own and no common leading dimension? */
 static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
@@ -4707,31 +4788,17 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return INT32_MAX;
 }
 
+/* ==== [40] Explain and plan (src/gemm/plan.h) ==== */
+
 /* What a plan's workspace is made of: the one layout that size, check and carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
-    const tegroup_problem *p = &plan->problem;
-    const int64_t cublas =
-        plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
     tegroup_impl_layout_begin(layout);
     switch (plan->backend) {
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED:
-        tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
-                                tegroup_impl_setup_bytes(p->groups));
-        tegroup_impl_layout_add(layout, plan->cublas_parts > 1 ? "cuBLASLt, forward" : "cuBLASLt", cublas);
-        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
-        if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
-        break;
-    case TEGROUP_BACKEND_CUBLASLT_LOOP:
-        tegroup_impl_layout_add(layout, "cuBLASLt, one part a stream",
-                                tegroup_impl_mul(tegroup_impl_align(cublas, TEGROUP_ALIGNMENT), plan->cublas_parts));
-        if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
-            tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
-            tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
-        }
-        break;
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: tegroup_impl_lt_grouped_layout(plan, layout); break;
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: tegroup_impl_lt_loop_layout(plan, layout); break;
     case TEGROUP_BACKEND_CPU:
         tegroup_impl_layout_add(layout, "panels of each thread",
-                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(p->compute), plan->threads));
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
         break;
     default: break;
     }
@@ -4790,30 +4857,6 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
                         ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
                         : desc->options.threads + target->threads;
     return target->threads > 0 ? limit : tegroup_impl_threads(limit);
-}
-
-/* FNV-1a. */
-#define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
-static inline uint64_t tegroup_impl_hash(uint64_t hash, const void *bytes, size_t count) {
-    size_t i;
-    for (i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
-    return hash;
-}
-
-/* Of what decides the order of a sum and the rounding of its terms; rows and groups are not in it. */
-static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegroup_backend backend, int32_t sm) {
-    int64_t parts[10];
-    parts[0] = backend;
-    parts[1] = p->op;
-    parts[2] = p->compute;
-    parts[3] = p->op == TEGROUP_OP_WGRAD ? 0 : p->n;
-    parts[4] = p->op == TEGROUP_OP_WGRAD ? 0 : p->k;
-    parts[5] = p->a;
-    parts[6] = p->b;
-    parts[7] = p->d;
-    parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
-    parts[9] = sm;
-    return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
 /* A plan for one backend as far as the host knows it. here: the target is this machine. */
@@ -4992,7 +5035,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [34] The product of one group (src/core/product.h) ==== */
+/* ==== [41] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -5113,7 +5156,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [35] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [42] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -5376,11 +5419,9 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #endif
 }
 
-/* ==== [36] Check and run a GEMM (src/gemm/run.h) ==== */
+/* ==== [43] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error);
 /* What a backend asks of a call beyond the common rules. */
@@ -5618,13 +5659,6 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    tegroup_impl_plan_layout(plan, layout);
-    return TEGROUP_OK;
-}
-
 /* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
     TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
@@ -5696,6 +5730,13 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
+/* ==== [44] Run (src/gemm/run.h) ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                    struct CUstream_st *stream, tegroup_error *error);
+#endif
+
 /* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
@@ -5716,12 +5757,14 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     return tegroup_impl_gemm_run(plan, desc, stream, error);
 }
 
-/* ==== [37] Tune, save and load a plan (src/gemm/tune.h) ==== */
+TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_plan_layout(plan, layout);
+    return TEGROUP_OK;
+}
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
-typedef struct tegroup_impl_choice {
-    uint64_t words[8];
-} tegroup_impl_choice;
+/* ==== [45] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -5780,10 +5823,6 @@ typedef struct tegroup_impl_saved {
 
 #define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
-
-static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
-    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
-}
 
 /* What a plan would be saved as. */
 static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,
@@ -5866,7 +5905,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [38] Formulas (src/cpu/real.h) ==== */
+/* ==== [46] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5897,7 +5936,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [39] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [47] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -6203,7 +6242,18 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [40] Activations (src/layer/activation.h) ==== */
+/* ==== [48] An activation in an epilogue (src/core/epilogue.h) ==== */
+
+/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
+typedef struct tegroup_impl_epilogue {
+    tegroup_fused_kernel kernel;               /* of the product that has it */
+    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
+    int keeps_d;                               /* forward: D is wanted, too */
+    int activates_again;                       /* gradient: activation.output is wanted, too */
+    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
+} tegroup_impl_epilogue;
+
+/* ==== [49] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -6551,7 +6601,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [41] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [50] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -6986,7 +7036,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [42] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [51] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -7305,7 +7355,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [43] Grouped MLP (src/layer/mlp.h) ==== */
+/* ==== [52] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -7325,15 +7375,6 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
                                                         int product) {
     return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
-
-/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
-typedef struct tegroup_impl_epilogue {
-    tegroup_fused_kernel kernel;               /* of the product that has it */
-    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
-    int keeps_d;                               /* forward: D is wanted, too */
-    int activates_again;                       /* gradient: activation.output is wanted, too */
-    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
-} tegroup_impl_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
@@ -7938,7 +7979,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [44] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [53] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -8462,7 +8503,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [45] Op chain (src/layer/chain.h) ==== */
+/* ==== [54] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -9081,7 +9122,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [46] Validate (src/gemm/validate.h) ==== */
+/* ==== [55] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -9248,7 +9289,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [47] Router (src/moe/router.h) ==== */
+/* ==== [56] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -9610,7 +9651,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [48] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [57] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

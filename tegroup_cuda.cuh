@@ -12,31 +12,32 @@
  *   [2]  cuda/launch.h            Launching
  *   [3]  cuda/prepare.h           Prepare kernel
  *   [4]  cuda/rows.h              Rows on the GPU
- *   [5]  layer/activation_cuda.h  Activation kernels
- *   [6]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [7]  moe/router_cuda.h        Router kernels
- *   [8]  moe/permutation_cuda.h   Permute and combine kernels
- *   [9]  gemm/validate_cuda.h     Validate kernels
- *   [10] cuda/call.h              GPU calls
- *   [11] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [12] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [13] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [14] cuda/cublaslt_loop.h     cublaslt_loop
- *   [15] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [16] cuda/portable.h          Portable GEMM: the kernels
- *   [17] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [18] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [19] cuda/hopper.h            Hopper's instructions
- *   [20] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [21] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
- *   [22] cuda/sm90_block.h        Hopper GEMM: a block
- *   [23] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [24] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [25] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [26] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
- *   [27] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [28] cuda/dispatch.h          GPU backends: plan, check and run
- *   [29] cuda/tune.h              GPU backends: choosing an algorithm
+ *   [5]  cuda/activation_epilogue.h Activations in epilogues
+ *   [6]  layer/activation_cuda.h  Activation kernels
+ *   [7]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
+ *   [8]  moe/router_cuda.h        Router kernels
+ *   [9]  moe/permutation_cuda.h   Permute and combine kernels
+ *   [10] gemm/validate_cuda.h     Validate kernels
+ *   [11] cuda/call.h              GPU calls
+ *   [12] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [13] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [14] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [15] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [16] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [17] cuda/portable.h          Portable GEMM: the kernels
+ *   [18] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [19] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [20] cuda/hopper.h            Hopper's instructions
+ *   [21] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [22] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [23] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [24] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [25] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [26] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [27] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
+ *   [28] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [29] cuda/dispatch.h          GPU backends: plan, check and run
+ *   [30] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -564,7 +565,135 @@ static inline tegroup_status tegroup_impl_cuda_rows(void (*kernel)(const DESC), 
 }
 #if !defined(TEGROUP_NO_ACTIVATION)
 
-/* ==== [5] Activation kernels (src/layer/activation_cuda.h) ==== */
+/* ==== [5] Activations in epilogues (src/cuda/activation_epilogue.h) ==== */
+
+/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
+                                                                   const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                       two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float low = tegroup_impl_low_half(one, bf16), high = tegroup_impl_high_half(one, bf16),
+                    low2 = tegroup_impl_low_half(two, bf16), high2 = tegroup_impl_high_half(two, bf16);
+        y[i] = tegroup_impl_two_halves(
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2)),
+            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2)),
+            bf16);
+    }
+}
+
+#if !defined(TEGROUP_NO_BACKWARD)
+/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
+ * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
+ * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
+enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
+
+/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
+static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
+    const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
+#pragma unroll
+    for (int step = 1; step < threads; step *= 2) {
+        const float other = __shfl_xor_sync(mask, sum, step);
+        sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
+    }
+    return sum;
+}
+
+/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
+ * part of the row's sum. */
+template <tegroup_activation KIND, bool INTERLEAVED>
+static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
+                                                                         float scale, uint32_t (&x)[2][4],
+                                                                         uint32_t (&y)[4]) {
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
+        uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
+                 &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
+        const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
+                    b[2] = {tegroup_impl_low_half(two, bf16), tegroup_impl_high_half(two, bf16)},
+                    dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
+        float gate[2], up[2], value[2], &sum = part[INTERLEAVED ? i / 2 : 0];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            value[j] = tegroup_impl_activation_grad_f32(KIND, 1, alpha, limit,
+                                                        !INTERLEAVED ? a[j]
+                                                        : j          ? b[0]
+                                                                     : a[0],
+                                                        !INTERLEAVED ? b[j]
+                                                        : j          ? b[1]
+                                                                     : a[1],
+                                                        __fmul_rn(scale, dy[j]), &gate[j], &up[j]);
+            sum = __fmaf_rn(dy[j], value[j], sum);
+        }
+        one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
+        two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
+        y[i] = tegroup_impl_two_halves(__fmul_rn(scale, value[0]), __fmul_rn(scale, value[1]), bf16);
+    }
+    return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
+}
+
+/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
+ * does for its threads. */
+typedef struct tegroup_impl_row_sums {
+    tegroup_activation_backward_desc desc;
+    const float *of_cols; /* [ceil(cols / 32)][rows] */
+} tegroup_impl_row_sums;
+
+/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
+template <int COUNT>
+static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
+    tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
+    __shared__ float part[TEGROUP_IMPL_ROWS_THREADS];
+    const tegroup_activation_backward_desc &desc = sums.desc;
+    const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
+    const int64_t count = tegroup_impl_ceil_div(desc.grad_output.cols, TEGROUP_IMPL_ROW_SUM_COLS);
+    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
+    for (int64_t unit = (int64_t)blockIdx.x * (32 / TEGROUP_IMPL_ROWS_UNIT); unit < units.count;
+         unit += (int64_t)gridDim.x * (32 / TEGROUP_IMPL_ROWS_UNIT)) {
+        const int64_t mine = unit + lane / TEGROUP_IMPL_ROWS_UNIT;
+        const int32_t within = lane % TEGROUP_IMPL_ROWS_UNIT;
+        int64_t row = 0;
+        const bool there = mine < units.count && within < units.at(mine, &row);
+        float sum[COUNT] = {0};
+        row += within;
+        for (int64_t from = warp * COUNT; there && from < count; from += warps * COUNT)
+#pragma unroll
+            for (int j = 0; j < COUNT; j++)
+                if (from + j < count) sum[j] += sums.of_cols[(from + j) * desc.grad_output.rows + row];
+#pragma unroll
+        for (int half = COUNT / 2; half > 0; half /= 2)
+#pragma unroll
+            for (int j = 0; j < half; j++) sum[j] += sum[j + half];
+        part[threadIdx.x] = sum[0];
+        __syncthreads();
+        if (warp == 0 && there) {
+            float total = 0;
+            for (int32_t w = 0; w < warps; w++) total += part[w * 32 + lane];
+            tegroup_impl_set_weight(desc.grad_row_scale, row, 0, total);
+        }
+        __syncthreads();
+    }
+}
+
+/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *of_cols, struct CUstream_st *stream,
+                                                        tegroup_error *error) {
+    tegroup_impl_row_sums sums;
+    if (desc->grad_output.rows == 0 || desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
+    sums.desc = *desc;
+    sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
+    sums.of_cols = of_cols;
+    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
+                                  &sums, desc->grad_output.cols, 8, tegroup_impl_ceil_div(desc->grad_output.rows, 32),
+                                  stream, error);
+}
+#endif /* TEGROUP_NO_BACKWARD */
+
+/* ==== [6] Activation kernels (src/layer/activation_cuda.h) ==== */
 
 static __device__ __forceinline__ float tegroup_impl_activation(tegroup_activation kind, bool half, float alpha,
                                                                float limit, float gate, float up) {
@@ -757,74 +886,7 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 #undef TEGROUP_IMPL_LAUNCH
 }
 
-/* For an epilogue: eight columns of a row in words of two halves. x: their gates and their ups or, interleaved, pairs. */
-template <tegroup_activation KIND, bool INTERLEAVED>
-static __device__ __forceinline__ void tegroup_impl_activate_eight(float alpha, float limit, bool bf16, float scale,
-                                                                   const uint32_t (&x)[2][4], uint32_t (&y)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
-                       two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
-        const float low = tegroup_impl_low_half(one, bf16), high = tegroup_impl_high_half(one, bf16),
-                    low2 = tegroup_impl_low_half(two, bf16), high2 = tegroup_impl_high_half(two, bf16);
-        y[i] = tegroup_impl_two_halves(
-            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, low, INTERLEAVED ? high : low2)),
-            __fmul_rn(scale, tegroup_impl_activation_f32(KIND, 1, alpha, limit, INTERLEAVED ? low2 : high, high2)),
-            bf16);
-    }
-}
-
 #if !defined(TEGROUP_NO_BACKWARD)
-/* A row's sum of gradient times result, in an order that an epilogue, which has a tile's columns at a time, can keep to as well: a
- * step's columns one after another, steps of 32 columns by a tree of neighbours, these threads' own one after another, then the
- * block's threads. (Without gate and up there is no such epilogue, and no tree.) */
-enum { TEGROUP_IMPL_ROW_SUM_COLS = 32 };
-
-/* The tree: the sum of as many neighbours, which they all get. there: lanes of the warp that take part, the first ones. */
-static __device__ __forceinline__ float tegroup_impl_tree(float sum, int threads, int there) {
-    const uint32_t mask = there < 32 ? (1u << there) - 1 : 0xffffffffu;
-#pragma unroll
-    for (int step = 1; step < threads; step *= 2) {
-        const float other = __shfl_xor_sync(mask, sum, step);
-        sum = __fadd_rn(sum, ((int)threadIdx.x % 32 ^ step) < there ? other : 0.0f);
-    }
-    return sum;
-}
-
-/* The gradient: x is replaced by that of gates and ups; y, the gradient of what was activated, by that itself. Returns the eight's
- * part of the row's sum. */
-template <tegroup_activation KIND, bool INTERLEAVED>
-static __device__ __forceinline__ float tegroup_impl_differentiate_eight(float alpha, float limit, bool bf16,
-                                                                         float scale, uint32_t (&x)[2][4],
-                                                                         uint32_t (&y)[4]) {
-    float part[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < 4; i++) { /* two columns of y are a word of gates and one of ups, or two of pairs */
-        uint32_t &one = INTERLEAVED ? x[i / 2][i % 2 * 2] : x[0][i],
-                 &two = INTERLEAVED ? x[i / 2][i % 2 * 2 + 1] : x[1][i];
-        const float a[2] = {tegroup_impl_low_half(one, bf16), tegroup_impl_high_half(one, bf16)},
-                    b[2] = {tegroup_impl_low_half(two, bf16), tegroup_impl_high_half(two, bf16)},
-                    dy[2] = {tegroup_impl_low_half(y[i], bf16), tegroup_impl_high_half(y[i], bf16)};
-        float gate[2], up[2], value[2], &sum = part[INTERLEAVED ? i / 2 : 0];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            value[j] = tegroup_impl_activation_grad_f32(KIND, 1, alpha, limit,
-                                                        !INTERLEAVED ? a[j]
-                                                        : j          ? b[0]
-                                                                     : a[0],
-                                                        !INTERLEAVED ? b[j]
-                                                        : j          ? b[1]
-                                                                     : a[1],
-                                                        __fmul_rn(scale, dy[j]), &gate[j], &up[j]);
-            sum = __fmaf_rn(dy[j], value[j], sum);
-        }
-        one = tegroup_impl_two_halves(gate[0], INTERLEAVED ? up[0] : gate[1], bf16);
-        two = tegroup_impl_two_halves(INTERLEAVED ? gate[1] : up[0], up[1], bf16);
-        y[i] = tegroup_impl_two_halves(__fmul_rn(scale, value[0]), __fmul_rn(scale, value[1]), bf16);
-    }
-    return INTERLEAVED ? __fadd_rn(part[0], part[1]) : part[0];
-}
-
 /* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
  * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
@@ -922,68 +984,11 @@ static inline tegroup_status tegroup_impl_cuda_activation_backward(const tegroup
     TEGROUP_IMPL_BY_ACCESS(tegroup_impl_cuda_access(matrices, 3, width), TEGROUP_IMPL_LAUNCH)
 #undef TEGROUP_IMPL_LAUNCH
 }
-
-/* The end of those sums where an epilogue has made them of each 32 columns: a thread does for a row what a warp of the block above
- * does for its threads. */
-typedef struct tegroup_impl_row_sums {
-    tegroup_activation_backward_desc desc;
-    const float *of_cols; /* [ceil(cols / 32)][rows] */
-} tegroup_impl_row_sums;
-
-/* COUNT: columns a step of a thread above, and so sums of 32 columns a step of its warp. */
-template <int COUNT>
-static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
-    tegroup_impl_row_sums_kernel(const __grid_constant__ tegroup_impl_row_sums sums) {
-    __shared__ float part[TEGROUP_IMPL_ROWS_THREADS];
-    const tegroup_activation_backward_desc &desc = sums.desc;
-    const tegroup_impl_units units(desc.snapshot, desc.grad_output.rows);
-    const int64_t count = tegroup_impl_ceil_div(desc.grad_output.cols, TEGROUP_IMPL_ROW_SUM_COLS);
-    const int32_t lane = (int32_t)threadIdx.x % 32, warp = (int32_t)threadIdx.x / 32, warps = (int32_t)blockDim.x / 32;
-    for (int64_t unit = (int64_t)blockIdx.x * (32 / TEGROUP_IMPL_ROWS_UNIT); unit < units.count;
-         unit += (int64_t)gridDim.x * (32 / TEGROUP_IMPL_ROWS_UNIT)) {
-        const int64_t mine = unit + lane / TEGROUP_IMPL_ROWS_UNIT;
-        const int32_t within = lane % TEGROUP_IMPL_ROWS_UNIT;
-        int64_t row = 0;
-        const bool there = mine < units.count && within < units.at(mine, &row);
-        float sum[COUNT] = {0};
-        row += within;
-        for (int64_t from = warp * COUNT; there && from < count; from += warps * COUNT)
-#pragma unroll
-            for (int j = 0; j < COUNT; j++)
-                if (from + j < count) sum[j] += sums.of_cols[(from + j) * desc.grad_output.rows + row];
-#pragma unroll
-        for (int half = COUNT / 2; half > 0; half /= 2)
-#pragma unroll
-            for (int j = 0; j < half; j++) sum[j] += sum[j + half];
-        part[threadIdx.x] = sum[0];
-        __syncthreads();
-        if (warp == 0 && there) {
-            float total = 0;
-            for (int32_t w = 0; w < warps; w++) total += part[w * 32 + lane];
-            tegroup_impl_set_weight(desc.grad_row_scale, row, 0, total);
-        }
-        __syncthreads();
-    }
-}
-
-/* desc: what tegroup_impl_cuda_activation_backward would have been given, in vectors of eight. */
-static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
-                                                        const float *of_cols, struct CUstream_st *stream,
-                                                        tegroup_error *error) {
-    tegroup_impl_row_sums sums;
-    if (desc->grad_output.rows == 0 || desc->grad_row_scale.dtype == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    sums.desc = *desc;
-    sums.desc.grad_row_scale = tegroup_impl_cuda_matrix(&desc->grad_row_scale);
-    sums.of_cols = of_cols;
-    return tegroup_impl_cuda_rows(desc->interleaved ? tegroup_impl_row_sums_kernel<4> : tegroup_impl_row_sums_kernel<8>,
-                                  &sums, desc->grad_output.cols, 8, tegroup_impl_ceil_div(desc->grad_output.rows, 32),
-                                  stream, error);
-}
 #endif /* TEGROUP_NO_BACKWARD */
 #endif /* TEGROUP_NO_ACTIVATION */
 #if !defined(TEGROUP_NO_MOE)
 
-/* ==== [6] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
+/* ==== [7] Router: a warp's batch of tokens (src/moe/router_batch_cuda.h) ==== */
 
 /* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
  * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
@@ -1402,7 +1407,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [7] Router kernels (src/moe/router_cuda.h) ==== */
+/* ==== [8] Router kernels (src/moe/router_cuda.h) ==== */
 
 /* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
  * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
@@ -1997,7 +2002,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [8] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [9] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2370,7 +2375,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [9] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [10] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -2501,7 +2506,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [10] GPU calls (src/cuda/call.h) ==== */
+/* ==== [11] GPU calls (src/cuda/call.h) ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2789,7 +2794,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [11] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [12] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3041,7 +3046,7 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [12] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [13] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3079,7 +3084,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [13] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [14] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -3109,7 +3114,8 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 /* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
-    tegroup_impl_plan_layout(plan, &layout);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_lt_grouped_layout(plan, &layout);
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
@@ -3262,7 +3268,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [14] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [15] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
@@ -3499,7 +3505,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         tegroup_layout layout;
-        tegroup_impl_plan_layout(plan, &layout);
+        tegroup_impl_layout_begin(&layout);
+        tegroup_impl_lt_loop_layout(plan, &layout);
         loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
@@ -3531,7 +3538,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [15] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [16] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -3778,7 +3785,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [16] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [17] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4290,7 +4297,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [17] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [18] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4341,7 +4348,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [18] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [19] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -4512,7 +4519,7 @@ static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_ge
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [19] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [20] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -4721,7 +4728,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [20] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [21] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -5223,7 +5230,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [21] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [22] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5429,7 +5436,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [22] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [23] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5539,7 +5546,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [23] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [24] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5754,7 +5761,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [24] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [25] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5915,7 +5922,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [25] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [26] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6312,7 +6319,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [26] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [27] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
@@ -6729,7 +6736,7 @@ static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, cons
            && (double)p->n * (double)p->k >= 3e6;
 }
 
-/* ==== [27] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [28] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -7029,7 +7036,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [28] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
+/* ==== [29] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -7152,7 +7159,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [29] GPU backends: choosing an algorithm (src/cuda/tune.h) ==== */
+/* ==== [30] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 /* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {

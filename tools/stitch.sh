@@ -3,7 +3,8 @@
 #
 # A numbered part opens with its title, /* ---- Title ---- */, which becomes /* ==== [n] Title (src/core/name.h) ==== */ and a
 # line of the map. Lines between "@each-real" and "@end" are copied once for float and once for double, with REAL and FSUF (a function
-# suffix) replaced: C has no templates, and one owner of the arithmetic is worth these few lines of awk.
+# suffix) replaced: C has no templates, and one owner of the arithmetic is worth these few lines of awk. "#pragma once" and what a part
+# includes of others are for editors and tests, which open a part by itself, and left out.
 set -eu
 cd "$(dirname "$1")"
 list=$(basename "$1")
@@ -18,11 +19,14 @@ function title_of(file,    line) {
 function instance(block, real, suffix) {
     gsub(/REAL/, real, block); gsub(/FSUF/, suffix, block); printf "%s", block
 }
-function copy(file, number, title,    line, block, inside, first) {
+function copy(file, number, title,    line, block, inside, first, left_out) {
     first = 1
     while ((getline line < file) > 0) {
         if (first && number) line = "/* ==== [" number "] " title " (src/" file ") ==== */"
         first = 0
+        if (line ~ /^#pragma once$/ || line ~ /^#include "[a-z]+\/[a-z0-9_]+\.h"$/) { left_out = 1; continue }
+        if (left_out && line == "") { left_out = 0; continue }
+        left_out = 0
         if (line ~ /@each-real/) { inside = 1; block = "" }
         else if (line ~ /@end/ && inside) { inside = 0; instance(block, "float", "f32"); printf "\n"; instance(block, "double", "f64") }
         else if (inside) block = block line "\n"

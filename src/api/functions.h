@@ -1,5 +1,24 @@
 /* ---- Functions ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/validation_types.h"
+#include "core/activation_types.h"
+#include "layer/linear_types.h"
+#include "layer/mlp_types.h"
+#include "layer/chain_types.h"
+#include "moe/routing_types.h"
+#include "base/linkage.h"
+
 /* Every function is safe to call from several threads at once on different memory (and streams and events of a descriptor). Those that return a status write
  * nothing when it is not TEGROUP_OK, except *error, which may be NULL, and a chain's `refused`; where CUDA, cuBLAS or a chain's USER
  * op fails on the way, what ran before it has run. Nothing here allocates or keeps a pointer. */

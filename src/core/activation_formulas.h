@@ -1,5 +1,10 @@
 /* ---- Activation formulas ---- */
 
+#pragma once
+#include "core/activation_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
 TEGROUP_IMPL_HD float tegroup_impl_mul_f32(float a, float b) {

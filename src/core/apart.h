@@ -1,5 +1,19 @@
 /* ---- What a call writes lies apart ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/layout.h"
+#include "core/checks.h"
+
 /* Memory that a call touches. What it writes may share none with anything else that it touches. */
 typedef struct tegroup_impl_buffer {
     const tegroup_tensor *tensor; /* NULL: memory that is no tensor's                                     */

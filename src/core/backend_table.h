@@ -1,5 +1,14 @@
 /* ---- Backend and quirk tables ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "core/checks.h"
+
 /* What each backend does where. Explain, plan, checks and docs/backends.md read this table and nothing else. */
 TEGROUP_API const tegroup_backend_rule *tegroup_backend_rules(int32_t *count) {
 #define TEGROUP_IMPL_DT(name) (1u << TEGROUP_DTYPE_##name)

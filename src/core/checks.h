@@ -1,5 +1,20 @@
 /* ---- Checks of tensors and matrices ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "formats/scale_layout.h"
+#include "core/layout.h"
+
 /* The operands of a GEMM, as arrays of them go. */
 typedef enum tegroup_impl_operand {
     TEGROUP_IMPL_A,

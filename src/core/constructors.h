@@ -1,5 +1,12 @@
 /* ---- Constructors ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+
 TEGROUP_API tegroup_sizes tegroup_sizes_of(const void *counts, tegroup_dtype dtype, tegroup_space space) {
     tegroup_sizes sizes;
     memset(&sizes, 0, sizeof sizes);

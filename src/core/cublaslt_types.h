@@ -1,5 +1,8 @@
 /* ---- cuBLASLt's functions ---- */
 
+#pragma once
+#include "base/version.h"
+
 /* The functions that the cuBLASLt backends call. They are looked up by these names in the cuBLASLt that the process has
  * loaded, so nothing needs to be linked; where that cannot work (a static library, Windows) the caller gives their
  * addresses. The grouped one may be NULL: cuBLASLt has it from 13.3 on. */

@@ -1,5 +1,11 @@
 /* ---- Grouped GEMM ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+
 /* D[g] = alpha[g] * op(A[g]) * op(B[g]) + beta[g] * C[g], row-major. */
 typedef enum tegroup_op {
     TEGROUP_OP_UNSET   = 0,

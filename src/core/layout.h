@@ -1,5 +1,17 @@
 /* ---- Layout arithmetic ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+
 TEGROUP_IMPL_HD void tegroup_impl_layout_begin(tegroup_layout *layout) { memset(layout, 0, sizeof *layout); }
 
 /* Append an item. Sizes are INT64_MAX when they overflowed; the total then is SIZE_MAX and stays there. */

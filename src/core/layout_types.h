@@ -1,5 +1,8 @@
 /* ---- Workspace layouts ---- */
 
+#pragma once
+#include "base/version.h"
+
 /* Where each part of a workspace lies. Size, check and carving all read the same layout; print it to see what
  * each byte is for. Offsets are multiples of TEGROUP_ALIGNMENT; there is no slack. */
 #define TEGROUP_LAYOUT_MAX_ITEMS 32

@@ -1,5 +1,19 @@
 /* ---- Names and texts ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "formats/dtype.h"
+#include "formats/scale_layout.h"
+
 TEGROUP_API int32_t tegroup_version(void) { return TEGROUP_VERSION; }
 
 TEGROUP_API const char *tegroup_status_name(tegroup_status status) {
@@ -20,13 +34,6 @@ TEGROUP_API const char *tegroup_dtype_name(tegroup_dtype dtype) {
 #define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
     case TEGROUP_DTYPE_##name: return #name;
     switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return "?"; }
-#undef TEGROUP_IMPL_CASE
-}
-
-TEGROUP_IMPL_HD int32_t tegroup_impl_bits(tegroup_dtype dtype) {
-#define TEGROUP_IMPL_CASE(name, value, bits)                                                                           \
-    case TEGROUP_DTYPE_##name: return bits;
-    switch (dtype) { TEGROUP_DTYPE_LIST(TEGROUP_IMPL_CASE) default : return 0; }
 #undef TEGROUP_IMPL_CASE
 }
 

@@ -1,5 +1,10 @@
 /* ---- Options ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/cublaslt_types.h"
+
 /* The type in which products are summed. */
 typedef enum tegroup_compute {
     TEGROUP_COMPUTE_F32 = 0,

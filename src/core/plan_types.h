@@ -1,5 +1,13 @@
 /* ---- Plan and explain ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+
 /* A problem with its defaults resolved: what every choice is made from, and what a call is compared with. */
 typedef struct tegroup_problem {
     tegroup_op      op;

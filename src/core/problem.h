@@ -1,5 +1,38 @@
 /* ---- The problem of a GEMM ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/layout.h"
+#include "core/checks.h"
+
+/* The most bytes from one group to the next that TMA can be told of, which has the rules of alignment as well (CUDA Driver API,
+ * cuTensorMapEncodeTiled: strides are multiples of 16 below 2^40). Rows are never so far apart. */
+#define TEGROUP_IMPL_TMA_STRIDE_BYTES (((int64_t)1 << 40) - 16)
+
+/* Bytes between the groups of a uniform tensor; 0 for any other, and for a single group. */
+static inline int64_t tegroup_impl_stride_bytes(const tegroup_tensor *t) {
+    if (t->dtype == TEGROUP_DTYPE_UNSET || tegroup_impl_ragged(&t->shape) || tegroup_impl_listed(t)) return 0;
+    if (t->shape.groups < 2 || tegroup_impl_extent(t) == 0) return 0;
+    return tegroup_impl_mul(tegroup_impl_group_stride(t), tegroup_impl_bits(t->dtype)) / 8;
+}
+
+/* Do groups of an operand lie where shape.offsets says? They may begin at any element then. */
+static inline int tegroup_impl_placed(const tegroup_gemm_desc *desc) {
+    return desc->a.shape.offsets || desc->b.shape.offsets || desc->c.shape.offsets || desc->d.shape.offsets;
+}
+
 /* Two tensors must agree in how their groups are made. */
 static inline tegroup_status tegroup_impl_check_pair(const tegroup_tensor *t, const tegroup_impl_name *name,
                                                      const tegroup_tensor *like, const tegroup_impl_name *like_name,

@@ -1,5 +1,16 @@
 /* ---- The product of one group ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "core/checks.h"
+
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
     char *base;

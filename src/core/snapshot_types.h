@@ -1,5 +1,11 @@
 /* ---- Prepare and snapshot ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+
 /* A snapshot is one routing's group sizes made safe: everything that runs afterwards reads it and never the
  * caller's arrays. It is laid out in caller memory (tegroup_snapshot_layout) and holds
  *

@@ -1,5 +1,10 @@
 /* ---- Sizes, shapes and grouped tensors ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+
 /* The three ways in which group sizes are written down. */
 typedef enum tegroup_encoding {
     TEGROUP_ENCODING_UNSET   = 0, /* no array: every group has the same size                            */

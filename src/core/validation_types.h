@@ -1,5 +1,10 @@
 /* ---- Validation ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+
 /* What tegroup_validate finds in a grouped tensor. Sizes in device memory cannot be refused when a call is made, and a NaN
  * shows far from where it arose: this record says both, and the caller reads it whenever the work before it is done.
  * It is the same whoever writes it, CPU or GPU, and every time. */

@@ -1,5 +1,22 @@
 /* ---- CPU GEMM ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "cpu/rows.h"
+#include "cpu/gemm_kernel.h"
+#include "core/product.h"
+
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */

@@ -1,5 +1,12 @@
 /* ---- CPU GEMM kernel ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/options_types.h"
+#include "base/build.h"
+#include "formats/convert.h"
+
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
  * chain of additions over k from 0 upwards, whatever the tile that it falls into, so a row's bits do not depend on its

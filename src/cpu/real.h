@@ -1,5 +1,10 @@
 /* ---- Formulas ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
  * --use_fast_math numbers below 2^-126 may be taken as 0): e^x is 2^high (1 + low ln 2), high + low = x log2 e, and the

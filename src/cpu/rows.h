@@ -1,5 +1,10 @@
 /* ---- Rows ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/convert.h"
+
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
 #define TEGROUP_IMPL_PIECE 256

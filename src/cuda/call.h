@@ -1,5 +1,26 @@
 /* ---- GPU calls ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/activation_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/numerics.h"
+#include "core/product.h"
+#include "core/activation_formulas.h"
+#include "core/epilogue.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
     tegroup_gemm_desc desc;

@@ -1,5 +1,20 @@
 /* ---- cuBLASLt: functions, descriptors, algorithms ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/cublaslt_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/problem.h"
+#include "core/numerics.h"
+#include "cuda/call.h"
+
 #if !defined(_WIN32)
 #include <dlfcn.h>
 #endif

@@ -1,5 +1,27 @@
 /* ---- cublaslt_grouped ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "core/cublaslt_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/problem.h"
+#include "core/numerics.h"
+#include "cuda/cublaslt_setup.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/cublaslt.h"
+#include "cuda/cublaslt_setup_kernels.h"
+
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
@@ -28,7 +50,8 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 /* The part of the workspace that is cuBLASLt's own: one, or one an operation (see the quirks). */
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
-    tegroup_impl_plan_layout(plan, &layout);
+    tegroup_impl_layout_begin(&layout);
+    tegroup_impl_lt_grouped_layout(plan, &layout);
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 

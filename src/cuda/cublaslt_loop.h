@@ -1,5 +1,29 @@
 /* ---- cublaslt_loop ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/cublaslt_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/numerics.h"
+#include "cuda/cublaslt_setup.h"
+#include "core/product.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/cublaslt.h"
+#include "cuda/cublaslt_setup_kernels.h"
+
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
  * group's rows. The price: a group far from the usual size may run slower than its own best algorithm would. */
@@ -235,7 +259,8 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->alpha_space == TEGROUP_SPACE_DEVICE) alpha = desc->alpha;
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         tegroup_layout layout;
-        tegroup_impl_plan_layout(plan, &layout);
+        tegroup_impl_layout_begin(&layout);
+        tegroup_impl_lt_loop_layout(plan, &layout);
         loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(

@@ -1,5 +1,21 @@
 /* ---- Set-up of a grouped cuBLASLt matmul ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/backend_table.h"
+
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
 typedef enum tegroup_impl_setup_item {
@@ -342,4 +358,29 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_store(const tegroup_impl_setup *s, const
     for (i = 0; i < TEGROUP_IMPL_SETUP_ALPHA_VALUE; i++, at += items->pitch) *(int64_t *)(void *)at = s->entry[i];
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_ALPHA_VALUE))[g] = s->alpha;
     ((float *)(void *)tegroup_impl_setup_at(items, TEGROUP_IMPL_SETUP_BETA_VALUE))[g] = s->beta;
+}
+
+/* What cuBLASLt's workspaces are made of, which the host knows without it. */
+static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
+    return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
+}
+
+static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const int64_t cublas = tegroup_impl_cublas_bytes(plan);
+    tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
+                            tegroup_impl_setup_bytes(plan->problem.groups));
+    tegroup_impl_layout_add(layout, plan->cublas_parts > 1 ? "cuBLASLt, forward" : "cuBLASLt", cublas);
+    if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, dgrad", cublas);
+    if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
+}
+
+static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_problem *p = &plan->problem;
+    tegroup_impl_layout_add(
+        layout, "cuBLASLt, one part a stream",
+        tegroup_impl_mul(tegroup_impl_align(tegroup_impl_cublas_bytes(plan), TEGROUP_ALIGNMENT), plan->cublas_parts));
+    if (p->alpha_space == TEGROUP_SPACE_DEVICE || p->beta_space == TEGROUP_SPACE_DEVICE) {
+        tegroup_impl_layout_add(layout, "alpha", 4 * (int64_t)p->groups);
+        tegroup_impl_layout_add(layout, "beta", 4 * (int64_t)p->groups);
+    }
 }

@@ -1,5 +1,12 @@
 /* ---- Set-up kernel of a grouped cuBLASLt matmul ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "formats/convert.h"
+#include "cuda/cublaslt_setup.h"
+#include "cuda/call.h"
+
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
                                                        bool nan, int64_t first, int64_t step) {

@@ -1,5 +1,25 @@
 /* ---- GPU backends: plan, check and run ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "layer/mlp_types.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "core/checks.h"
+#include "core/epilogue.h"
+#include "cuda/launch.h"
+#include "cuda/prepare.h"
+#include "cuda/activation_epilogue.h"
+#include "cuda/cublaslt_grouped.h"
+#include "cuda/cublaslt_loop.h"
+#include "cuda/portable_plan.h"
+#include "cuda/sm90_choice.h"
+#include "cuda/sm90_plan.h"
+
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
     (void)desc;

@@ -1,5 +1,8 @@
 /* ---- Guards and version ---- */
 
+#pragma once
+#include "base/version.h"
+
 #ifndef TEGROUP_CUDA_CUH
 #define TEGROUP_CUDA_CUH
 

@@ -1,5 +1,8 @@
 /* ---- Hopper's instructions ---- */
 
+#pragma once
+#include "base/version.h"
+
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,5 +1,15 @@
 /* ---- Launching ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/rules.h"
+#include "core/checks.h"
+
 #include <cuda_runtime.h>
 
 /* A CUDA error as a status. The sticky error state is cleared, so that it is reported once. */

@@ -1,5 +1,19 @@
 /* ---- Portable GEMM: the kernels ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/gemm_types.h"
+#include "core/activation_types.h"
+#include "base/build.h"
+#include "formats/convert.h"
+#include "core/activation_formulas.h"
+#include "cuda/rows.h"
+#include "cuda/activation_epilogue.h"
+#include "cuda/call.h"
+#include "cuda/portable_tiles.h"
+
 /* ---- storing ---- */
 
 /* Eight neighbours of BF16, FP16 or FP32, of which `count` exist, as floats: in one or two loads where their address allows it. */

@@ -1,5 +1,12 @@
 /* ---- Portable GEMM: the FP32 kernel ---- */
 
+#pragma once
+#include "base/version.h"
+#include "core/gemm_types.h"
+#include "cuda/call.h"
+#include "cuda/portable_tiles.h"
+#include "cuda/portable.h"
+
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
 static __global__ void __launch_bounds__(256)

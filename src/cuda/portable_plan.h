@@ -1,5 +1,22 @@
 /* ---- Portable GEMM: plan and launch ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "layer/mlp_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/epilogue.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/portable_tiles.h"
+#include "cuda/portable.h"
+#include "cuda/portable_f32.h"
+
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
 typedef struct tegroup_impl_portable_row {

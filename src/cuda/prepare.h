@@ -1,5 +1,17 @@
 /* ---- Prepare kernel ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/layout_types.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/prepare.h"
+#include "cuda/launch.h"
+
 /* The steps of tegroup_impl_prepare_host, a thread to each group or position, in one block: scans and the sorting network
  * give the same integers in any order, so the snapshot equals the host's bit for bit. */
 #define TEGROUP_IMPL_PREPARE_THREADS 1024

@@ -1,5 +1,19 @@
 /* ---- Rows on the GPU ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "cuda/launch.h"
+
 /* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
  * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
  * of its threads has several loads under way. */

@@ -1,5 +1,14 @@
 /* ---- Hopper GEMM: a block ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "base/arithmetic.h"
+#include "core/checks.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
  * hold the first have nvcc make other code.) */

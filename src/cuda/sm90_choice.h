@@ -1,5 +1,22 @@
 /* ---- Hopper GEMM: kernels, and which one a plan takes ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/checks.h"
+#include "core/numerics.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/portable_plan.h"
+#include "cuda/sm90_tiles.h"
+#include "cuda/sm90_multiply.h"
+
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
  * kernel for groups of few rows: small tiles, several blocks a multiprocessor. Its products have the bits of wgmma. */

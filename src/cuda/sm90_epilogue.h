@@ -1,5 +1,20 @@
 /* ---- Hopper GEMM: what becomes of sums ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "core/activation_types.h"
+#include "base/build.h"
+#include "core/checks.h"
+#include "core/product.h"
+#include "core/activation_formulas.h"
+#include "cuda/rows.h"
+#include "cuda/activation_epilogue.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
 

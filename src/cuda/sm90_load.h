@@ -1,5 +1,16 @@
 /* ---- Hopper GEMM: operands to shared memory ---- */
 
+#pragma once
+#include "base/version.h"
+#include "core/tensor_types.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "core/checks.h"
+#include "core/product.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
     typedef tegroup_impl_sm90_block<SHAPE> base;

@@ -1,5 +1,17 @@
 /* ---- Hopper GEMM: sums, their way to shared memory, and the kernel ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "core/checks.h"
+#include "cuda/rows.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+#include "cuda/sm90_epilogue.h"
+
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
     typedef tegroup_impl_sm90_storer<SHAPE> base;

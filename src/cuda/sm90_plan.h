@@ -1,5 +1,29 @@
 /* ---- Hopper GEMM: plan and launch ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/activation_types.h"
+#include "layer/mlp_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/checks.h"
+#include "core/problem.h"
+#include "core/epilogue.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/portable_plan.h"
+#include "cuda/sm90_tiles.h"
+#include "cuda/sm90_multiply.h"
+#include "cuda/sm90_choice.h"
+
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
                       "must be countable in 31 bits", INT32_MAX, desc->gather_a.rows);

@@ -1,5 +1,13 @@
 /* ---- Hopper GEMM: results from shared memory ---- */
 
+#pragma once
+#include "base/version.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "core/checks.h"
+#include "cuda/hopper.h"
+#include "cuda/sm90_tiles.h"
+
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
     typedef tegroup_impl_sm90_loader<SHAPE> base;

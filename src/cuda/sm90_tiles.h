@@ -1,5 +1,18 @@
 /* ---- Hopper GEMM: tiles ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/gemm_types.h"
+#include "base/arithmetic.h"
+#include "formats/convert.h"
+#include "core/checks.h"
+#include "core/product.h"
+#include "cuda/call.h"
+#include "cuda/hopper.h"
+
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
  * one hands over results while the other multiplies, or both on one tile, each on a half of its lines.

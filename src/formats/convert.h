@@ -1,5 +1,11 @@
 /* ---- Conversions ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+
 /* Integer arithmetic on bit patterns: the same bits on every machine and under every compiler flag. Narrowing rounds to
  * nearest, ties to even; NaN stays NaN (quiet), overflow gives infinity. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_bits_of_f32(float x) {

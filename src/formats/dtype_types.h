@@ -1,5 +1,7 @@
 /* ---- Data types ---- */
 
+#pragma once
+
 /* Name, number (stable), bits an element. FP8 and FP4: OCP 8-bit Floating Point 1.0, OCP Microscaling 1.0. */
 #define TEGROUP_DTYPE_LIST(X)                                                                        \
     X(F64, 1, 64)                                                                                    \

@@ -1,5 +1,15 @@
 /* ---- Scale layouts ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "base/linkage.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+
 TEGROUP_API const tegroup_scaling_facts *tegroup_scaling_info(tegroup_scaling scaling) {
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_DTYPE_##name)
 #define TEGROUP_IMPL_FP8 (TEGROUP_IMPL_BIT(F8E4M3) | TEGROUP_IMPL_BIT(F8E5M2))

@@ -1,5 +1,9 @@
 /* ---- Scaling modes ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+
 /* How a quantised tensor's scales are laid out. A value is data * scale_inv. "Rowwise" data is quantised along
  * its rows, the direction of the columns index (what forward contracts over); "columnwise" data is a second copy quantised
  * along its columns. Sizes are for one group of [rows, cols]; a grouped tensor stores its groups' scales one after another.

@@ -1,322 +1,23 @@
-/* ---- Check and run a GEMM ---- */
+/* ---- Run ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "gemm/plan.h"
+#include "cpu/gemm.h"
+#include "gemm/check.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
-                                                              const tegroup_impl_names *names, tegroup_error *error);
-/* What a backend asks of a call beyond the common rules. */
-static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error);
 #endif
-
-/* A call's problem must be the planned one, field by field. */
-static inline tegroup_status tegroup_impl_check_planned(const tegroup_problem *planned, const tegroup_problem *p,
-                                                        const tegroup_impl_names *names, tegroup_error *error) {
-#define TEGROUP_IMPL_SAME_AS(reading, member, field)                                                                   \
-    TEGROUP_IMPL_RULE_AS(reading, planned->member == p->member, ERROR_PLAN, field, "must be as planned",               \
-                         planned->member, p->member)
-#define TEGROUP_IMPL_SAME(member, field) TEGROUP_IMPL_SAME_AS(NUMBER, member, field)
-#define TEGROUP_IMPL_SAME_EACH(member, count, path)                                                                    \
-    for (i = 0; i < (count); i++) TEGROUP_IMPL_SAME(member[i], names->operand[i]->members[TEGROUP_IMPL_MEMBER_##path])
-    int32_t i;
-    TEGROUP_IMPL_SAME(op, "op");
-    TEGROUP_IMPL_SAME(space, "space");
-    TEGROUP_IMPL_SAME(compute, "options.compute");
-    TEGROUP_IMPL_SAME(groups, TEGROUP_IMPL_OPERAND_PATH(A, GROUPS));
-    TEGROUP_IMPL_SAME(rows, TEGROUP_IMPL_OPERAND_PATH(A, ROWS));
-    TEGROUP_IMPL_SAME(n, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(D, COLS)
-                                                     : TEGROUP_IMPL_OPERAND_PATH(A, COLS));
-    TEGROUP_IMPL_SAME(k, p->op == TEGROUP_OP_FORWARD ? TEGROUP_IMPL_OPERAND_PATH(A, COLS)
-                                                     : TEGROUP_IMPL_OPERAND_PATH(D, COLS));
-    TEGROUP_IMPL_SAME_AS(DTYPE, a, TEGROUP_IMPL_OPERAND_PATH(A, DTYPE));
-    TEGROUP_IMPL_SAME_AS(DTYPE, b, TEGROUP_IMPL_OPERAND_PATH(B, DTYPE));
-    TEGROUP_IMPL_SAME_AS(DTYPE, c, TEGROUP_IMPL_OPERAND_PATH(C, DTYPE));
-    TEGROUP_IMPL_SAME_AS(DTYPE, d, TEGROUP_IMPL_OPERAND_PATH(D, DTYPE));
-    TEGROUP_IMPL_SAME_AS(DTYPE, bias, TEGROUP_IMPL_OPERAND_PATH(BIAS, DTYPE));
-    TEGROUP_IMPL_SAME_AS(DTYPE, row_scale, "row_scale_dtype");
-    TEGROUP_IMPL_SAME_AS(SCALING, a_scaling, TEGROUP_IMPL_OPERAND_PATH(A, SCALING));
-    TEGROUP_IMPL_SAME_AS(SCALING, b_scaling, TEGROUP_IMPL_OPERAND_PATH(B, SCALING));
-    TEGROUP_IMPL_SAME_AS(SCALING, d_scaling, TEGROUP_IMPL_OPERAND_PATH(D, SCALING));
-    TEGROUP_IMPL_SAME(lda, TEGROUP_IMPL_OPERAND_PATH(A, LD));
-    TEGROUP_IMPL_SAME(ldb, TEGROUP_IMPL_OPERAND_PATH(B, LD));
-    TEGROUP_IMPL_SAME(ldc, TEGROUP_IMPL_OPERAND_PATH(C, LD));
-    TEGROUP_IMPL_SAME(ldd, TEGROUP_IMPL_OPERAND_PATH(D, LD));
-    for (i = 0; i < 4; i++)
-        TEGROUP_IMPL_RULE(!planned->rows_space[i] == !p->rows_space[i], ERROR_PLAN,
-                          names->operand[i]->members[TEGROUP_IMPL_MEMBER_ROW_SIZES], "must be set just when planned so",
-                          planned->rows_space[i] != 0, p->rows_space[i] != 0);
-    TEGROUP_IMPL_SAME_EACH(rows_space, 4, SIZES_SPACE);
-    TEGROUP_IMPL_SAME_EACH(ragged_cols, 4, COL_SIZES);
-    TEGROUP_IMPL_SAME_EACH(has_elements, 4, ELEMENTS);
-    TEGROUP_IMPL_SAME_EACH(pointers_space, 5, POINTERS_SPACE);
-    TEGROUP_IMPL_SAME_EACH(gathered, 2, GATHER_ROWS);
-    TEGROUP_IMPL_SAME(alpha_space, "alpha.space");
-    TEGROUP_IMPL_SAME(alpha_stride, "alpha.stride");
-    TEGROUP_IMPL_SAME(beta_space, "beta.space");
-    TEGROUP_IMPL_SAME(beta_stride, "beta.stride");
-    TEGROUP_IMPL_SAME(accumulate, "accumulate");
-    TEGROUP_IMPL_SAME(tail, names->tail);
-#undef TEGROUP_IMPL_SAME_EACH
-#undef TEGROUP_IMPL_SAME
-#undef TEGROUP_IMPL_SAME_AS
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_check_scalar_memory(const tegroup_scalars *s, const char *data_field,
-                                                              tegroup_error *error) {
-    size_t element = s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4;
-    TEGROUP_IMPL_RULE(s->data || s->space == TEGROUP_SPACE_UNSET, ERROR_NULL_ARGUMENT, data_field, "must not be NULL",
-                      1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(s->data, element), ERROR_ALIGNMENT, data_field,
-                      "must be aligned to its element", element, (uintptr_t)s->data % element);
-    return TEGROUP_OK;
-}
-
-static inline int64_t tegroup_impl_scalar_bytes(const tegroup_scalars *s, int32_t groups) {
-    if (s->space == TEGROUP_SPACE_UNSET) return 0;
-    return (s->stride ? (int64_t)groups : 1) * (s->dtype == TEGROUP_DTYPE_F64 ? 8 : 4);
-}
-
-static inline int64_t tegroup_impl_index_bytes(const tegroup_gather *gather, const tegroup_tensor *t) {
-    return gather->rows > 0 ? tegroup_impl_mul(8, t->shape.rows) : 0;
-}
-
-static inline int64_t tegroup_impl_row_scale_bytes(const tegroup_gemm_desc *desc) {
-    const tegroup_shape *shape = &desc->a.shape;
-    return tegroup_impl_mul(tegroup_impl_mul(shape->rows, tegroup_impl_ragged(shape) ? 1 : shape->groups),
-                            tegroup_impl_bits(desc->row_scale_dtype) / 8);
-}
-
-/* The workspace, d and in a wgrad bias lie apart from everything else that the call touches; d may be c. */
-static inline tegroup_status tegroup_impl_check_overlaps(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         const tegroup_impl_names *names, tegroup_error *error) {
-    const tegroup_tensor *d = &desc->d, *c = &desc->c, *tensors[TEGROUP_IMPL_OPERANDS];
-    const tegroup_tensor a = tegroup_impl_stored(&desc->a, &desc->gather_a),
-                         b = tegroup_impl_stored(&desc->b, &desc->gather_b);
-    const int in_place = c->data == d->data && c->pointers == d->pointers && tegroup_impl_ld(c) == tegroup_impl_ld(d)
-                         && tegroup_impl_group_stride(c) == tegroup_impl_group_stride(d)
-                         && (!tegroup_impl_ragged(&d->shape) || c->shape.snapshot == d->shape.snapshot);
-    tegroup_impl_buffer buffers[2 * TEGROUP_IMPL_OPERANDS + 6];
-    int32_t i, count = 0;
-    tensors[TEGROUP_IMPL_A] = &a;
-    tensors[TEGROUP_IMPL_B] = &b;
-    tensors[TEGROUP_IMPL_C] = c;
-    tensors[TEGROUP_IMPL_D] = d;
-    tensors[TEGROUP_IMPL_BIAS] = &desc->bias;
-    buffers[count++] = tegroup_impl_workspace_buffer(&desc->options, plan->workspace_bytes);
-    buffers[count++] = tegroup_impl_tensor_buffer(d, names->operand[TEGROUP_IMPL_D], 1);
-    for (i = TEGROUP_IMPL_A; i <= TEGROUP_IMPL_C; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET) {
-            buffers[count] = tegroup_impl_tensor_buffer(tensors[i], names->operand[i], 0);
-            if (i == TEGROUP_IMPL_C) buffers[count].twin = 1;
-            if (i == TEGROUP_IMPL_C && !in_place)
-                buffers[count].twin_apart = "must not overlap c, unless it is c with the same ld and snapshot";
-            count++;
-        }
-    buffers[count++] =
-        tegroup_impl_tensor_buffer(&desc->bias, names->operand[TEGROUP_IMPL_BIAS], desc->op == TEGROUP_OP_WGRAD);
-    for (i = 0; i < 4; i++)
-        if (i == 0 || tensors[i]->shape.snapshot != a.shape.snapshot)
-            buffers[count++] = tegroup_impl_snapshot_buffer(tensors[i]);
-    if (desc->row_scale_dtype != TEGROUP_DTYPE_UNSET)
-        buffers[count++] = tegroup_impl_buffer_of(desc->row_scale, tegroup_impl_row_scale_bytes(desc), NULL,
-                                                  "must not overlap row_scale", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->alpha.data, tegroup_impl_scalar_bytes(&desc->alpha, d->shape.groups), NULL,
-                               "must not overlap alpha.data", 0);
-    buffers[count++] = tegroup_impl_buffer_of(desc->beta.data, tegroup_impl_scalar_bytes(&desc->beta, d->shape.groups),
-                                              NULL, "must not overlap beta.data", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_a.slot_of_row, tegroup_impl_index_bytes(&desc->gather_a, &desc->a), NULL,
-                               "must not overlap gather_a.slot_of_row", 0);
-    buffers[count++] =
-        tegroup_impl_buffer_of(desc->gather_b.slot_of_row, tegroup_impl_index_bytes(&desc->gather_b, &desc->b), NULL,
-                               "must not overlap gather_b.slot_of_row", 0);
-    return tegroup_impl_check_apart(buffers, count, desc->options.check_level, NULL, error);
-}
-
-/* The snapshots of a call's operands, where the host may read them all. Returns whether it may. */
-static inline int tegroup_impl_host_views(const tegroup_gemm_desc *desc, tegroup_snapshot_view views[4]) {
-    const tegroup_tensor *tensors[4] = {&desc->a, &desc->b, &desc->c, &desc->d};
-    int32_t i;
-    for (i = 0; i < 4; i++) {
-        const int ragged = tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape);
-        if (ragged && tensors[i]->shape.row_sizes.space != TEGROUP_SPACE_HOST) return 0;
-        views[i] = tegroup_snapshot_read(ragged ? tensors[i]->shape.snapshot : NULL);
-    }
-    return 1;
-}
-
-/* The deep check of snapshots in host memory against each other: each group has as many rows in all operands that are rows of the
- * activations, or the smallest number would be what is worked on. */
-static inline tegroup_status tegroup_impl_check_groups_meet(const tegroup_gemm_desc *desc,
-                                                            const tegroup_impl_names *names, tegroup_error *error) {
-    const int wgrad = desc->op == TEGROUP_OP_WGRAD;
-    tegroup_snapshot_view views[4];
-    int32_t i, g;
-    if (!tegroup_impl_host_views(desc, views) || !views[TEGROUP_IMPL_A].rows) return TEGROUP_OK;
-    for (i = TEGROUP_IMPL_B; i <= TEGROUP_IMPL_D; i++) {
-        const tegroup_impl_name *name = names->operand[i];
-        if (!views[i].rows || (i == TEGROUP_IMPL_B) != wgrad) continue;
-        for (g = 0; g < desc->a.shape.groups; g++) {
-            const int64_t rows = tegroup_impl_max(0, views[TEGROUP_IMPL_A].rows[g]),
-                          here = tegroup_impl_max(0, views[i].rows[g]);
-            TEGROUP_IMPL_RULE(here == rows, ERROR_CAPACITY, TEGROUP_IMPL_PATH(SNAPSHOT),
-                              "must give each group as many rows as a's", rows, here);
-        }
-    }
-    return TEGROUP_OK;
-}
-
-/* A list's address of a group that uses it. */
-static inline tegroup_status tegroup_impl_check_entry(const tegroup_tensor *t, const tegroup_impl_name *name, int32_t g,
-                                                      tegroup_error *error) {
-    const size_t element = tegroup_impl_element(t->dtype);
-    TEGROUP_IMPL_RULE(t->pointers[g] != NULL, ERROR_NULL_ARGUMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must hold no NULL for a group that is worked on; got the group's index", -1, g);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(t->pointers[g], element), ERROR_ALIGNMENT, TEGROUP_IMPL_PATH(POINTERS),
-                      "must hold addresses aligned to the element", element, (uintptr_t)t->pointers[g] % element);
-    return TEGROUP_OK;
-}
-
-/* A list that is written: no two groups' buffers share a byte, or one of them would be lost. They may be windows of one buffer. */
-static inline tegroup_status tegroup_impl_check_entries(const tegroup_tensor *t, tegroup_impl_operand operand,
-                                                        const tegroup_impl_names *names,
-                                                        const tegroup_snapshot_view *view, const unsigned char *used,
-                                                        tegroup_error *error) {
-    const tegroup_impl_name *name = names->operand[operand];
-    const int64_t bytes = (int64_t)tegroup_impl_element(t->dtype);
-    int32_t g, h;
-    for (g = 0; g < t->shape.groups; g++) {
-        const tegroup_impl_block x = tegroup_impl_locate(t, view, g);
-        for (h = 0; h < t->shape.groups && (used[g] >> operand & 1); h++) {
-            const tegroup_impl_block y = tegroup_impl_locate(t, view, h);
-            const uintptr_t from = (uintptr_t)x.base, to = (uintptr_t)y.base;
-            if (h == g || !(used[h] >> operand & 1) || to < from || (to == from && h < g)) continue;
-            TEGROUP_IMPL_RULE(tegroup_impl_room((int64_t)(to - from), x.ld * bytes, x.cols * bytes, y.cols * bytes)
-                                  >= x.rows,
-                              ERROR_OVERLAP, TEGROUP_IMPL_PATH(POINTERS),
-                              "must hold buffers that share nothing; expected and got are two groups whose do", g, h);
-        }
-    }
-    return TEGROUP_OK;
-}
-
-/* Lists in host memory. Who reads them there reads the sizes there, too, and looks before it does: at an address wherever one is used,
- * and at the deep level at those of results against each other. */
-static inline tegroup_status tegroup_impl_check_lists(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                      tegroup_error *error) {
-    const tegroup_tensor *tensors[5] = {&desc->a, &desc->b, &desc->c, &desc->d, &desc->bias};
-    tegroup_gemm_desc host; /* whose scalars the host may read */
-    tegroup_snapshot_view views[4];
-    unsigned char used[TEGROUP_MAX_GROUPS]; /* of each group the lists that it uses */
-    uint32_t listed = 0;
-    int32_t i, g;
-    for (i = 0; i < 5; i++)
-        if (tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tensors[i]->pointers_space == TEGROUP_SPACE_HOST)
-            listed |= 1u << i;
-    if (!listed || !tegroup_impl_host_views(desc, views)) return TEGROUP_OK;
-    host = *desc;
-    if (host.alpha.space == TEGROUP_SPACE_DEVICE) host.alpha.space = TEGROUP_SPACE_UNSET;
-    if (host.beta.space == TEGROUP_SPACE_DEVICE) host.beta.space = TEGROUP_SPACE_UNSET;
-    for (g = 0; g < desc->a.shape.groups; g++) {
-        const tegroup_impl_product p = tegroup_impl_product_of(&host, views, g, 1, 0);
-        used[g] = (unsigned char)(listed & tegroup_impl_uses(&host, &p));
-        for (i = 0; i < 5; i++)
-            if (used[g] >> i & 1) TEGROUP_IMPL_TRY(tegroup_impl_check_entry(tensors[i], names->operand[i], g, error));
-    }
-    if (desc->options.check_level != TEGROUP_CHECK_DEEP) return TEGROUP_OK;
-    if (listed >> TEGROUP_IMPL_D & 1u)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_check_entries(&desc->d, TEGROUP_IMPL_D, names, &views[TEGROUP_IMPL_D], used, error));
-    if (desc->op == TEGROUP_OP_WGRAD && (listed >> TEGROUP_IMPL_BIAS & 1u))
-        TEGROUP_IMPL_TRY(tegroup_impl_check_entries(&desc->bias, TEGROUP_IMPL_BIAS, names, NULL, used, error));
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE_PLAN(plan, TEGROUP_PLAN_MAGIC, "must be what tegroup_plan_make wrote");
-    return TEGROUP_OK;
-}
-
-TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
-    tegroup_impl_plan_layout(plan, layout);
-    return TEGROUP_OK;
-}
-
-/* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
-static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
-                      "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
-    TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
-                      "must be 0: one made for a target gives sizes alone", 0, plan->hypothetical);
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_desc *desc, const tegroup_problem *p,
-                                                          tegroup_error *error) {
-    const size_t element = (size_t)tegroup_impl_bits(p->row_scale) / 8;
-    if (p->row_scale == TEGROUP_DTYPE_UNSET) return TEGROUP_OK;
-    TEGROUP_IMPL_RULE(desc->row_scale || p->rows == 0 || p->groups == 0, ERROR_NULL_ARGUMENT, "row_scale",
-                      "must not be NULL", 1, 0);
-    TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->row_scale, element), ERROR_ALIGNMENT, "row_scale",
-                      "must be aligned to its element", element, (uintptr_t)desc->row_scale % element);
-    return TEGROUP_OK;
-}
-
-/* Everything that a call of a product checks but tegroup_impl_check_overlaps, which a call of several products does for all of them at
- * once; in the words of whoever made the descriptor. */
-static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error) {
-    const tegroup_check_level level = desc->options.check_level;
-    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
-    tegroup_problem problem;
-    int32_t i;
-    operands[TEGROUP_IMPL_A] = &desc->a;
-    operands[TEGROUP_IMPL_B] = &desc->b;
-    operands[TEGROUP_IMPL_C] = &desc->c;
-    operands[TEGROUP_IMPL_D] = &desc->d;
-    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
-    TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
-    for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++) {
-        const tegroup_tensor *t = operands[i];
-        if (t->dtype != TEGROUP_DTYPE_UNSET)
-            TEGROUP_IMPL_TRY(tegroup_impl_check_memory(t, names->operand[i], level, error));
-    }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_a, &desc->a, names->operand[TEGROUP_IMPL_A], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_index(&desc->gather_b, &desc->b, names->operand[TEGROUP_IMPL_B], error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->alpha, "alpha.data", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_scalar_memory(&desc->beta, "beta.data", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_row_scale(desc, &problem, error));
-    if (level == TEGROUP_CHECK_DEEP) TEGROUP_IMPL_TRY(tegroup_impl_check_groups_meet(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_lists(desc, names, error));
-#if defined(TEGROUP_IMPL_CUDA)
-    if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, names, error));
-#endif
-    return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
-}
-
-/* In the words of tegroup_gemm. */
-static inline tegroup_status tegroup_impl_gemm_check_own(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                         tegroup_error *error) {
-    TEGROUP_IMPL_TRY(tegroup_impl_gemm_check(plan, desc, tegroup_impl_gemm_names(), error));
-    return tegroup_impl_check_overlaps(plan, desc, tegroup_impl_gemm_names(), error);
-}
-
-TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                              tegroup_error *error) {
-    tegroup_gemm_desc taken;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
-    TEGROUP_IMPL_TAKE(desc, taken);
-    return tegroup_impl_gemm_check_own(plan, desc, error);
-}
 
 /* What the check has passed. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -336,4 +37,11 @@ TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_gemm_check_own(plan, desc, error));
     return tegroup_impl_gemm_run(plan, desc, stream, error);
+}
+
+TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup_layout *layout, tegroup_error *error) {
+    TEGROUP_IMPL_TRY(tegroup_impl_check_plan(plan, error));
+    TEGROUP_IMPL_RULE(layout != NULL, ERROR_NULL_ARGUMENT, "layout", "must not be NULL", 1, 0);
+    tegroup_impl_plan_layout(plan, layout);
+    return TEGROUP_OK;
 }

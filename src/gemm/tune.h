@@ -1,9 +1,18 @@
 /* ---- Tune, save and load a plan ---- */
 
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
-typedef struct tegroup_impl_choice {
-    uint64_t words[8];
-} tegroup_impl_choice;
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "core/checks.h"
+#include "core/numerics.h"
+#include "gemm/plan.h"
+#include "gemm/check.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -62,10 +71,6 @@ typedef struct tegroup_impl_saved {
 
 #define TEGROUP_IMPL_SAVED_HASH (TEGROUP_SAVED_PLAN_BYTES - sizeof(uint64_t))
 typedef char tegroup_impl_saved_fits[sizeof(tegroup_impl_saved) <= TEGROUP_IMPL_SAVED_HASH ? 1 : -1];
-
-static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
-    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
-}
 
 /* What a plan would be saved as. */
 static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, tegroup_impl_saved *saved,

@@ -1,5 +1,20 @@
 /* ---- Validate ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/validation_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/apart.h"
+
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
 /* By the bits, which no compiler flag can turn into a promise that there is no NaN. */

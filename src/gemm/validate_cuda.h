@@ -1,5 +1,20 @@
 /* ---- Validate kernels ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "core/validation_types.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/checks.h"
+#include "gemm/validate.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
     tegroup_impl_validate_sizes_kernel(const __grid_constant__ tegroup_validate_desc desc) {

@@ -1,5 +1,32 @@
 /* ---- Op chain ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/activation_types.h"
+#include "layer/linear_types.h"
+#include "layer/mlp_types.h"
+#include "layer/chain_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "gemm/plan.h"
+#include "gemm/check.h"
+#include "gemm/run.h"
+#include "layer/activation.h"
+#include "layer/linear.h"
+#include "layer/mlp.h"
+#include "layer/chain_rules.h"
+
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
     if (status != TEGROUP_OK && desc->refused) *desc->refused = at;

@@ -1,5 +1,26 @@
 /* ---- Op chain: rules and buffers ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "formats/scaling_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "layer/mlp_types.h"
+#include "layer/chain_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/apart.h"
+#include "core/problem.h"
+#include "core/activation_formulas.h"
+#include "layer/activation.h"
+#include "layer/linear.h"
+
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
 typedef struct tegroup_impl_chain {

@@ -1,5 +1,15 @@
 /* ---- Op chain ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/activation_types.h"
+#include "layer/linear_types.h"
+#include "layer/mlp_types.h"
+
 #define TEGROUP_CHAIN_MAX_OPS 8
 #define TEGROUP_CHAIN_MAX_VALUES 9 /* what ops read and write: one more */
 

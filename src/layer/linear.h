@@ -1,5 +1,24 @@
 /* ---- Grouped linear layer ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "layer/linear_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/checks.h"
+#include "core/apart.h"
+#include "gemm/plan.h"
+#include "gemm/check.h"
+#include "gemm/run.h"
+
 /* The tensors of a layer, by name. */
 /* clang-format off */
 #define TEGROUP_IMPL_LINEAR_TENSORS(X)                                                                                 \

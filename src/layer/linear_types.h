@@ -1,5 +1,13 @@
 /* ---- Grouped linear ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+
 /* One linear layer an expert, forward and backward, as grouped products and nothing else:
  *
  *   forward   Y = X W^T + row_scale * bias      reads input, weight, bias, row_scale; writes out

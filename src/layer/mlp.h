@@ -1,5 +1,32 @@
 /* ---- Grouped MLP ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/activation_types.h"
+#include "layer/linear_types.h"
+#include "layer/mlp_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "gemm/plan.h"
+#include "gemm/run.h"
+#include "core/activation_formulas.h"
+#include "core/epilogue.h"
+#include "layer/activation.h"
+#include "layer/linear.h"
+#include "layer/mlp_rules.h"
+
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
     const tegroup_mlp_planned *planned;
@@ -18,15 +45,6 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
                                                         int product) {
     return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
-
-/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
-typedef struct tegroup_impl_epilogue {
-    tegroup_fused_kernel kernel;               /* of the product that has it */
-    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
-    int keeps_d;                               /* forward: D is wanted, too */
-    int activates_again;                       /* gradient: activation.output is wanted, too */
-    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
-} tegroup_impl_epilogue;
 
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,

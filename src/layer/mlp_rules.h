@@ -1,5 +1,22 @@
 /* ---- Grouped MLP: tensors and rules ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/gemm_types.h"
+#include "layer/mlp_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "core/checks.h"
+#include "core/apart.h"
+#include "core/activation_formulas.h"
+#include "layer/activation.h"
+#include "layer/linear.h"
+
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
 #define TEGROUP_IMPL_MLP_TENSORS(X)                                                                                    \

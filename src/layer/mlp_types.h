@@ -1,5 +1,14 @@
 /* ---- Grouped MLP ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/activation_types.h"
+#include "layer/linear_types.h"
+
 /* Who computes the activation. The bits are the same either way: what a product gives is rounded to its stored type first. */
 typedef enum tegroup_fusion {
     TEGROUP_FUSION_AUTO     = 0, /* the epilogue of the product before it where the backend has one and gains by it, else a kernel of its own */

@@ -1,5 +1,21 @@
 /* ---- Permute and combine kernels ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "core/snapshot_types.h"
+#include "moe/routing_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "moe/permutation.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
     int64_t from[TEGROUP_IMPL_ROWS_UNIT], to[TEGROUP_IMPL_ROWS_UNIT]; /* to is -1: nothing to do */

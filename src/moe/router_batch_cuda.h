@@ -1,5 +1,15 @@
 /* ---- Router: a warp's batch of tokens ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "formats/dtype.h"
+#include "cpu/real.h"
+#include "cuda/rows.h"
+
 /* A warp takes a batch of tokens at a time. LANES lanes work out a token's softmax in registers, quad q of its experts in those of
  * lane q % LANES, TURNS tokens one after another. To choose, the lanes share the batch out: each has one token, or as many experts
  * of it as its fellows. The probabilities lie in shared memory, beside them the largest of each quad, and the largest of each four

@@ -1,5 +1,22 @@
 /* ---- Router kernels ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+#include "moe/routing_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "formats/dtype.h"
+#include "formats/convert.h"
+#include "core/checks.h"
+#include "moe/router.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+#include "moe/router_batch_cuda.h"
+
 /* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
  * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
  * least 2^-14 apart, and equal probabilities come of equal logits, unless they are next to nothing. */

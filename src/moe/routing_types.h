@@ -1,5 +1,10 @@
 /* ---- MoE operations ---- */
 
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/tensor_types.h"
+
 /* Router: probabilities = softmax(logits) by row; each token takes its k largest. Of equal ones it takes the larger logit,
  * which far below the row's largest is all that tells experts apart, and of equal logits the lower expert. A row that holds
  * NaN or infinity, or minus infinity alone, has probabilities of NaN and takes experts 0 .. k-1. (F64 logits count as F32

@@ -352,7 +352,7 @@ static void fuzz_prepare(void) {
         desc.ld = chance(30) ? shape->cols + below(chance(50) ? 4 : 40) : 0;
     }
     desc.clamp = below(2);
-    desc.options.check_level = (tegroup_check_level)below(2);
+    desc.check_level = (tegroup_check_level)below(2);
     make_sizes(shape);
     spoil_numbers(&desc, numbers, COUNT(numbers));
 

@@ -1,5 +1,8 @@
 /* ---- Status and errors ---- */
 
+#pragma once
+#include "base/version.h"
+
 /* One list owns every status: its name, its number (stable, append only) and its text. */
 #define TEGROUP_STATUS_LIST(X)                                                                       \
     X(OK, 0, "ok")                                                                                   \

@@ -1,5 +1,7 @@
 /* ---- Version and configuration ---- */
 
+#pragma once
+
 #define TEGROUP_VERSION_MAJOR 0
 #define TEGROUP_VERSION_MINOR 1
 #define TEGROUP_VERSION_PATCH 0

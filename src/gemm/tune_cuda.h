@@ -1,5 +1,23 @@
 /* ---- GPU backends: choosing an algorithm ---- */
 
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/numerics.h"
+#include "gemm/run.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/cublaslt.h"
+#include "cuda/cublaslt_grouped.h"
+#include "cuda/cublaslt_loop.h"
+#include "cuda/sm90_choice.h"
+
 /* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
     tegroup_impl_choice choice;

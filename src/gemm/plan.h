@@ -1,0 +1,267 @@
+/* ---- Explain and plan ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/layout_types.h"
+#include "core/options_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/linkage.h"
+#include "base/build.h"
+#include "base/arithmetic.h"
+#include "base/rules.h"
+#include "core/layout.h"
+#include "core/checks.h"
+#include "core/problem.h"
+#include "core/backend_table.h"
+#include "core/numerics.h"
+#include "cpu/gemm_kernel.h"
+#include "cuda/cublaslt_setup.h"
+#include "gemm/verdicts.h"
+
+/* What a plan's workspace is made of: the one layout that size, check and carving follow. */
+static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    tegroup_impl_layout_begin(layout);
+    switch (plan->backend) {
+    case TEGROUP_BACKEND_CUBLASLT_GROUPED: tegroup_impl_lt_grouped_layout(plan, layout); break;
+    case TEGROUP_BACKEND_CUBLASLT_LOOP: tegroup_impl_lt_loop_layout(plan, layout); break;
+    case TEGROUP_BACKEND_CPU:
+        tegroup_impl_layout_add(layout, "panels of each thread",
+                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
+        break;
+    default: break;
+    }
+}
+
+/* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
+static inline int32_t tegroup_impl_cublas_parts(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                tegroup_backend backend, const tegroup_target *target) {
+    int32_t count, i;
+    const tegroup_quirk *quirks = tegroup_quirks(&count);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_LOOP)
+        return desc->options.stream_count > 0 ? desc->options.stream_count : 1;
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_SEPARATE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target))
+            return 3;
+    return 1;
+}
+
+static inline tegroup_status tegroup_impl_take_target(const tegroup_target *given, tegroup_target *target,
+                                                      tegroup_error *error) {
+    TEGROUP_IMPL_RULE(tegroup_impl_size_fits(given->struct_size, sizeof *given), ERROR_STRUCT_SIZE,
+                      "target.struct_size", TEGROUP_IMPL_SIZE_RULE, sizeof *given, given->struct_size);
+    memset(target, 0, sizeof *target);
+    memcpy(target, given, given->struct_size);
+    target->struct_size = sizeof *target;
+    TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
+    TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
+                      target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
+    return TEGROUP_OK;
+}
+
+/* The target that a plan is made for: the caller's, or this machine. */
+static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, const tegroup_target *given,
+                                                 tegroup_target *target, tegroup_error *error) {
+    (void)desc;
+    memset(target, 0, sizeof *target);
+    if (given) {
+        TEGROUP_IMPL_TRY(tegroup_impl_take_target(given, target, error));
+        target->built &= ~(TEGROUP_IMPL_WITHOUT_F16 | TEGROUP_IMPL_WITHOUT_BACKWARD);
+    }
+#if defined(TEGROUP_IMPL_CUDA)
+    else {
+        if (tegroup_impl_cuda_target(target) >= 0)
+            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
+        target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
+    }
+#endif
+    if (!target->built) target->built = tegroup_impl_built();
+    return TEGROUP_OK;
+}
+
+static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, const tegroup_target *target) {
+    int32_t limit = desc->options.threads > 0 && target->threads > 0
+                        ? (int32_t)tegroup_impl_min(desc->options.threads, target->threads)
+                        : desc->options.threads + target->threads;
+    return target->threads > 0 ? limit : tegroup_impl_threads(limit);
+}
+
+/* A plan for one backend as far as the host knows it. here: the target is this machine. */
+static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
+                                           tegroup_backend backend, const tegroup_target *target, int here,
+                                           tegroup_plan *made) {
+    tegroup_layout layout;
+    memset(made, 0, sizeof *made);
+    made->struct_size = sizeof *made;
+    made->magic = TEGROUP_PLAN_MAGIC;
+    made->backend = backend;
+    made->problem = *problem;
+    made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
+    made->device = -1;
+    made->cublaslt_version = target->cublaslt_version;
+    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
+    made->threads = tegroup_impl_plan_threads(desc, target);
+    made->sm_limit = desc->options.sm_limit;
+    made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
+    if (backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP) {
+        made->cublas_workspace_bytes =
+            desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
+        made->cublas_parts = tegroup_impl_cublas_parts(desc, problem, backend, target);
+    }
+    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
+    tegroup_impl_plan_layout(made, &layout);
+    made->workspace_bytes = layout.total_bytes;
+}
+
+static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
+
+/* One backend's verdict: the table row that comes furthest, then the quirks. */
+static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                        const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
+                                        int here, tegroup_verdict *verdict) {
+    int32_t count, i, best = -1;
+    const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
+    const tegroup_quirk *quirks;
+    tegroup_plan plan;
+    memset(verdict, 0, sizeof *verdict);
+    for (i = 0; i < count && best < INT32_MAX; i++) {
+        tegroup_verdict v;
+        int32_t met, closer; /* of rows that fail the same condition, the one that fails it least */
+        if (rules[i].backend != backend) continue;
+        memset(&v, 0, sizeof v);
+        met = tegroup_impl_judge(&rules[i], desc, names, p, target, here, &v);
+        closer = met == best
+                 && tegroup_impl_distance(v.expected, v.got) < tegroup_impl_distance(verdict->expected, verdict->got);
+        if (met > best || closer) {
+            best = met;
+            *verdict = v;
+        }
+    }
+    verdict->backend = backend;
+    verdict->quirk = -1;
+    if (verdict->status != TEGROUP_OK) return;
+    quirks = tegroup_quirks(&count);
+    for (i = 0; i < count; i++)
+        if (quirks[i].action == TEGROUP_QUIRK_REFUSE && !(desc->options.ignore_quirks >> i & 1u)
+            && tegroup_impl_quirk_applies(&quirks[i], desc, p, backend, target)) {
+            verdict->status = TEGROUP_ERROR_UNSUPPORTED;
+            verdict->field = "target.cublaslt_version";
+            verdict->rule = quirks[i].text;
+            verdict->expected = quirks[i].cublaslt_below == TEGROUP_QUIRK_UNFIXED
+                                    ? 0
+                                    : tegroup_impl_version_needed(desc, p, backend, target, target->cublaslt_version);
+            verdict->got = target->cublaslt_version;
+            verdict->quirk = i;
+            return;
+        }
+    tegroup_impl_plan_begin(desc, p, backend, target, here, &plan);
+    if (plan.workspace_bytes == SIZE_MAX) {
+        verdict->status = TEGROUP_ERROR_OVERFLOW;
+        verdict->field = "options.cublas_workspace_bytes";
+        verdict->rule = "must leave the workspace addressable";
+        verdict->expected = tegroup_impl_max_bytes();
+        verdict->got = INT64_MAX;
+        return;
+    }
+    verdict->workspace_bytes = plan.workspace_bytes;
+}
+
+/* The choice of kernel, which the current device is asked about. */
+static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                        tegroup_plan *plan, tegroup_error *error) {
+    (void)desc, (void)names, (void)plan, (void)error;
+#if defined(TEGROUP_IMPL_CUDA)
+    if (plan->backend != TEGROUP_BACKEND_CPU && !plan->hypothetical)
+        return tegroup_impl_cuda_plan(desc, names, plan, error);
+#endif
+    return TEGROUP_OK;
+}
+
+/* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
+static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                 const tegroup_target *target,
+                                                 tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1],
+                                                 tegroup_plan *made, tegroup_error *error) {
+    const int here = target == NULL;
+    tegroup_problem problem;
+    tegroup_target resolved;
+    int32_t i;
+    memset(made, 0, sizeof *made);
+    TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_target(desc, target, &resolved, error));
+    for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+        tegroup_verdict *v = &verdicts[i];
+        tegroup_plan plan;
+        tegroup_error why;
+        tegroup_status status;
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v);
+        if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
+            || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
+            continue;
+        memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
+        tegroup_impl_plan_begin(desc, &problem, v->backend, &resolved, here, &plan);
+        status = tegroup_impl_plan_complete(desc, names, &plan, &why);
+        v->chosen = status == TEGROUP_OK;
+        if (v->chosen) *made = plan;
+        else { /* what it calls failed, or offers nothing */ v->status = status;
+            v->native = why.native;
+            v->field = why.field;
+            v->rule = why.rule;
+            v->expected = why.expected;
+            v->got = why.got;
+            v->workspace_bytes = 0;
+        }
+    }
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_explain(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                           tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1], tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    tegroup_verdict said[TEGROUP_BACKEND_COUNT - 1];
+    tegroup_plan plan;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, tegroup_impl_gemm_names(), target, said, &plan, error));
+    TEGROUP_IMPL_RULE(verdicts != NULL, ERROR_NULL_ARGUMENT, "verdicts", "must not be NULL", 1, 0);
+    memcpy(verdicts, said, sizeof said);
+    return TEGROUP_OK;
+}
+
+/* A plan for a descriptor that is there, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_plan_make(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                    const tegroup_target *target, tegroup_plan *plan,
+                                                    tegroup_error *error) {
+    tegroup_verdict verdicts[TEGROUP_BACKEND_COUNT - 1];
+    const tegroup_verdict *refused = NULL;
+    tegroup_plan made;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_choose(desc, names, target, verdicts, &made, error));
+    TEGROUP_IMPL_RULE(plan != NULL, ERROR_NULL_ARGUMENT, "plan", "must not be NULL", 1, 0);
+    if (made.backend == TEGROUP_BACKEND_AUTO) {
+        for (i = 0; i < TEGROUP_BACKEND_COUNT - 1; i++) {
+            int asked = desc->options.backend == TEGROUP_BACKEND_AUTO
+                            ? (verdicts[i].backend == TEGROUP_BACKEND_CPU) == (desc->space == TEGROUP_SPACE_HOST)
+                            : verdicts[i].backend == desc->options.backend;
+            if (asked && (!refused || (verdicts[i].native && !refused->native)))
+                refused = &verdicts[i]; /* a failure first */
+        }
+        (void)tegroup_impl_fail_as(refused->reading, error, refused->status, refused->field, refused->rule,
+                                   refused->expected, refused->got);
+        if (error) error->native = refused->native;
+        /* never OK, and compilers are to see it: else they warn of an unset plan in the caller */
+        return refused->status != TEGROUP_OK ? refused->status : TEGROUP_ERROR_UNSUPPORTED;
+    }
+    *plan = made;
+    return TEGROUP_OK;
+}
+
+TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                             tegroup_plan *plan, tegroup_error *error) {
+    tegroup_gemm_desc taken;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
+}
