@@ -160,17 +160,19 @@ done > "$work/log"
 report $? 'names in the pages exist'
 
 # ---- files that pages name ----
-# A word with a folder of the tree, and a word that ends like a file, are files: the first where it says, the second anywhere. What
-# others have stands in the list.
+# A word with a folder of the tree, and a word that ends like a file, are files: where it says, from the top, from src or from docs,
+# or, without a folder, anywhere. What is made lies in build/, and what others have stands in the list.
 named() { # pages on standard input: "what is named" a line
     sed 's|https\{0,1\}://[^ )>]*||g' | grep -oE '[A-Za-z0-9_./*-]+' | sed 's|[.,]*$||' |
-        grep -E '^(\.\./)*(src|docs|tests|tools|examples)/[A-Za-z0-9_./*-]+$|^[A-Za-z0-9][A-Za-z0-9_*-]*\.(h|hpp|c|cu|cuh|py|sh|md|svg|json|txt|parts|awk)$' | sort -u
+        grep -E '^(\.\./)*(src|docs|tests|tools|examples)/[A-Za-z0-9_./*-]+$|^([A-Za-z0-9_.-]+/)*[A-Za-z0-9][A-Za-z0-9_*-]*\.(h|hpp|c|cu|cuh|py|sh|md|svg|json|txt|parts|awk)$' | sort -u
 }
-elsewhere='stdio.h|stdlib.h|cuda_bf16.h|gemm.hpp|grouped_linear.py|cublaslt_grouped_gemm.cu'
+elsewhere='gpt_oss/torch/model.py|stdio.h|stdlib.h|cuda_bf16.h|gemm.hpp|grouped_linear.py|cublaslt_grouped_gemm.cu'
 missing() { # names on standard input: those that no file has
     grep -vxE "$elsewhere" | while read -r name; do
         case $name in
-        */*) name=${name##*../}; for file in $name; do [ -e "$file" ] || echo "$name: no such file"; done ;;
+        build/*) ;;
+        */*) name=${name##*../}
+            for file in $name; do [ -e "$file" ] || [ -e "src/$file" ] || [ -e "docs/$file" ] || [ -e "docs/lab/$file" ] || echo "$name: no such file"; done ;;
         *) [ -n "$(find . -name "$name" | head -n 1)" ] || echo "$name: no such file" ;;
         esac
     done
@@ -178,8 +180,8 @@ missing() { # names on standard input: those that no file has
 cat $pages | named | missing > "$work/log"
 [ ! -s "$work/log" ]
 report $? 'files that the pages name exist'
-printf '%s\n' 'see `src/core/no_such_part.h`, nor `no_such_tool.py`.' 'https://example.org/other.py and `tools/stitch.sh`, README.md' | named | missing | tr '\n' ' ' > "$work/log"
-grep -qx 'no_such_tool.py: no such file src/core/no_such_part.h: no such file ' "$work/log"
+printf '%s\n' 'see `src/core/no_such_part.h`, nor `no_such_tool.py`, `core/no_such.h`.' 'https://example.org/other.py and `tools/stitch.sh`, README.md, `core/checks.h`' | named | missing | tr '\n' ' ' > "$work/log"
+grep -qx 'core/no_such.h: no such file no_such_tool.py: no such file src/core/no_such_part.h: no such file ' "$work/log"
 report $? 'a file that does not exist would be seen'
 
 # ---- how long, how wide ----
