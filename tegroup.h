@@ -65,29 +65,30 @@
  *   [32] core/problem.h           The problem of a GEMM
  *   [33] core/backend_table.h     Backend and quirk tables
  *   [34] core/numerics.h          What decides the bits of a result
- *   [35] gemm/prepare.h           Prepare a snapshot
- *   [36] cpu/rows.h               Rows
- *   [37] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [38] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [39] gemm/verdicts.h          What each backend can do
- *   [40] gemm/plan.h              Explain and plan
- *   [41] core/product.h           The product of one group
- *   [42] cpu/gemm.h               CPU GEMM
- *   [43] gemm/check.h             What a call checks
- *   [44] gemm/run.h               Run
- *   [45] gemm/tune.h              Tune, save and load a plan
- *   [46] cpu/real.h               Formulas
- *   [47] core/activation_formulas.h Activation formulas
- *   [48] core/epilogue.h          An activation in an epilogue
- *   [49] layer/activation.h       Activations
- *   [50] layer/linear.h           Grouped linear layer
- *   [51] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [52] layer/mlp.h              Grouped MLP
- *   [53] layer/chain_rules.h      Op chain: rules and buffers
- *   [54] layer/chain.h            Op chain
- *   [55] gemm/validate.h          Validate
- *   [56] moe/router.h             Router
- *   [57] moe/permutation.h        Permute and combine
+ *   [35] core/epilogue.h          An activation in an epilogue
+ *   [36] gemm/prepare.h           Prepare a snapshot
+ *   [37] cpu/rows.h               Rows
+ *   [38] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [39] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [40] gemm/backends.h          The backends, a row of functions each
+ *   [41] gemm/verdicts.h          What each backend can do
+ *   [42] gemm/plan.h              Explain and plan
+ *   [43] core/product.h           The product of one group
+ *   [44] cpu/gemm.h               CPU GEMM
+ *   [45] gemm/check.h             What a call checks
+ *   [46] gemm/run.h               Run
+ *   [47] gemm/tune.h              Tune, save and load a plan
+ *   [48] cpu/real.h               Formulas
+ *   [49] core/activation_formulas.h Activation formulas
+ *   [50] layer/activation.h       Activations
+ *   [51] layer/linear.h           Grouped linear layer
+ *   [52] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [53] layer/mlp.h              Grouped MLP
+ *   [54] layer/chain_rules.h      Op chain: rules and buffers
+ *   [55] layer/chain.h            Op chain
+ *   [56] gemm/validate.h          Validate
+ *   [57] moe/router.h             Router
+ *   [58] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -3705,11 +3706,35 @@ typedef struct tegroup_impl_choice {
     uint64_t words[8];
 } tegroup_impl_choice;
 
+/* What a plan can choose from, each once. */
+typedef struct tegroup_impl_choices {
+    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
+    int32_t count;
+} tegroup_impl_choices;
+
+static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
+    int32_t i;
+    for (i = 0; i < choices->count; i++)
+        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
+    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
+}
+
 static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [35] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [35] An activation in an epilogue (src/core/epilogue.h) ==== */
+
+/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
+typedef struct tegroup_impl_epilogue {
+    tegroup_fused_kernel kernel;               /* of the product that has it */
+    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
+    int keeps_d;                               /* forward: D is wanted, too */
+    int activates_again;                       /* gradient: activation.output is wanted, too */
+    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
+} tegroup_impl_epilogue;
+
+/* ==== [36] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -3773,7 +3798,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [36] Rows (src/cpu/rows.h) ==== */
+/* ==== [37] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3879,7 +3904,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [37] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [38] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3930,6 +3955,11 @@ static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
             b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
             sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
+}
+
+static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    tegroup_impl_layout_add(layout, "panels of each thread",
+                            tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
 static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {
@@ -4165,7 +4195,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [38] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [39] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4516,7 +4546,7 @@ static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }
 
-static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const int64_t cublas = tegroup_impl_cublas_bytes(plan);
     tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
                             tegroup_impl_setup_bytes(plan->problem.groups));
@@ -4525,7 +4555,7 @@ static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegr
     if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
 }
 
-static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_problem *p = &plan->problem;
     tegroup_impl_layout_add(
         layout, "cuBLASLt, one part a stream",
@@ -4536,7 +4566,160 @@ static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup
     }
 }
 
-/* ==== [39] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [40] The backends, a row of functions each (src/gemm/backends.h) ==== */
+
+/* What a backend can be asked: a function type for each question. */
+typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
+typedef int tegroup_impl_image_function(int32_t sm);
+typedef tegroup_status tegroup_impl_plan_function(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                  tegroup_plan *plan, tegroup_error *error);
+typedef tegroup_status tegroup_impl_check_function(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   const tegroup_impl_names *names, tegroup_error *error);
+typedef tegroup_status tegroup_impl_run_function(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error);
+typedef tegroup_impl_choice tegroup_impl_chosen_function(const tegroup_plan *plan);
+typedef tegroup_status tegroup_impl_choices_function(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_impl_choices *choices, tegroup_error *error);
+typedef tegroup_status tegroup_impl_take_function(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                  tegroup_error *error);
+typedef tegroup_status tegroup_impl_plan_fused_function(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
+                                                        tegroup_error *error);
+typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       const tegroup_impl_epilogue *epilogue,
+                                                       struct CUstream_st *stream, tegroup_error *error);
+
+/* A backend. The workspace is known to every build; the other functions are NULL where the build lacks its code, or where the
+ * comment says so. */
+typedef struct tegroup_impl_backend {
+    tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
+    tegroup_impl_image_function *image;         /* does this unit hold code for the current GPU? NULL: as other kernels */
+    tegroup_impl_plan_function *plan;           /* completes a plan for the current GPU; NULL: nothing is left to do */
+    tegroup_impl_check_function *check;         /* what a call must be besides the common rules; NULL: nothing */
+    tegroup_impl_run_function *run;             /* what the check has passed */
+    tegroup_impl_chosen_function *chosen;       /* what a plan has chosen; NULL, as the next two: there is one kernel */
+    tegroup_impl_choices_function *choices;     /* adds what a plan could choose */
+    tegroup_impl_take_function *take;           /* the plan with another choice */
+    tegroup_impl_plan_fused_function *plan_fused; /* the kernel with an activation in its epilogue; NULL: it has none */
+    tegroup_impl_run_fused_function *run_fused;
+} tegroup_impl_backend;
+#define TEGROUP_IMPL_NOT_BUILT(workspace) {workspace, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+
+static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
+#define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
+    {tegroup_impl_cpu_workspace, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
+
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
+static inline tegroup_impl_image_function tegroup_impl_sm90_image;
+static inline tegroup_impl_plan_function tegroup_impl_sm90_plan;
+static inline tegroup_impl_check_function tegroup_impl_sm90_check;
+static inline tegroup_impl_run_function tegroup_impl_sm90_gemm;
+static inline tegroup_impl_chosen_function tegroup_impl_sm90_chosen;
+static inline tegroup_impl_choices_function tegroup_impl_sm90_choices;
+static inline tegroup_impl_take_function tegroup_impl_sm90_take;
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_plan_fused_function tegroup_impl_sm90_plan_fused;
+static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
+#define TEGROUP_IMPL_SM90_FUSED tegroup_impl_sm90_plan_fused, tegroup_impl_sm90_launch
+#else
+#define TEGROUP_IMPL_SM90_FUSED NULL, NULL
+#endif
+#define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
+    {NULL,                                                                                                             \
+     tegroup_impl_sm90_image,                                                                                          \
+     tegroup_impl_sm90_plan,                                                                                           \
+     tegroup_impl_sm90_check,                                                                                          \
+     tegroup_impl_sm90_gemm,                                                                                           \
+     tegroup_impl_sm90_chosen,                                                                                         \
+     tegroup_impl_sm90_choices,                                                                                        \
+     tegroup_impl_sm90_take,                                                                                           \
+     TEGROUP_IMPL_SM90_FUSED}
+#else
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL)
+#endif
+
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
+static inline tegroup_impl_image_function tegroup_impl_portable_image;
+static inline tegroup_impl_plan_function tegroup_impl_portable_plan;
+static inline tegroup_impl_run_function tegroup_impl_portable_gemm;
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_impl_plan_fused_function tegroup_impl_portable_plan_fused;
+static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
+#define TEGROUP_IMPL_PORTABLE_FUSED tegroup_impl_portable_plan_fused, tegroup_impl_portable_gemm_fused
+#else
+#define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
+#endif
+#define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
+    {NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, NULL, \
+     TEGROUP_IMPL_PORTABLE_FUSED}
+#else
+#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL)
+#endif
+
+#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
+static inline tegroup_impl_chosen_function tegroup_impl_lt_chosen;
+static inline tegroup_impl_take_function tegroup_impl_lt_take;
+static inline tegroup_impl_plan_function tegroup_impl_lt_grouped_plan, tegroup_impl_lt_loop_plan;
+static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup_impl_lt_loop_check;
+static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
+static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
+    {tegroup_impl_lt_grouped_workspace,                                                                                \
+     NULL,                                                                                                             \
+     tegroup_impl_lt_grouped_plan,                                                                                     \
+     tegroup_impl_lt_grouped_check,                                                                                    \
+     tegroup_impl_lt_grouped_gemm,                                                                                     \
+     tegroup_impl_lt_chosen,                                                                                           \
+     tegroup_impl_lt_grouped_choices,                                                                                  \
+     tegroup_impl_lt_take,                                                                                             \
+     NULL,                                                                                                             \
+     NULL}
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP                                                                             \
+    {tegroup_impl_lt_loop_workspace,                                                                                   \
+     NULL,                                                                                                             \
+     tegroup_impl_lt_loop_plan,                                                                                        \
+     tegroup_impl_lt_loop_check,                                                                                       \
+     tegroup_impl_lt_loop_gemm,                                                                                        \
+     tegroup_impl_lt_chosen,                                                                                           \
+     tegroup_impl_lt_loop_choices,                                                                                     \
+     tegroup_impl_lt_take,                                                                                             \
+     NULL,                                                                                                             \
+     NULL}
+#else
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace)
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace)
+#endif
+
+static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
+    static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {
+        TEGROUP_IMPL_NOT_BUILT(NULL), /* AUTO */
+        TEGROUP_IMPL_BACKEND_SM90,
+        TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
+        TEGROUP_IMPL_BACKEND_PORTABLE,
+        TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP,
+        TEGROUP_IMPL_BACKEND_CPU};
+    return &rows[(uint32_t)backend < TEGROUP_BACKEND_COUNT ? backend : TEGROUP_BACKEND_AUTO];
+}
+
+/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
+#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
+#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
+
+/* What this build holds. */
+static inline uint32_t tegroup_impl_built(void) {
+    uint32_t built = 0;
+    int b;
+    for (b = 0; b < TEGROUP_BACKEND_COUNT; b++)
+        if (tegroup_impl_backend_of((tegroup_backend)b)->run) built |= 1u << b;
+#if defined(TEGROUP_NO_F16)
+    built |= TEGROUP_IMPL_WITHOUT_F16;
+#endif
+#if defined(TEGROUP_NO_BACKWARD)
+    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
+#endif
+    return built;
+}
+
+/* ==== [41] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4548,43 +4731,6 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, 
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
     return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
 }
-
-/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
-#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
-#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
-
-/* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) {
-    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
-#if defined(TEGROUP_NO_F16)
-    built |= TEGROUP_IMPL_WITHOUT_F16;
-#endif
-#if defined(TEGROUP_NO_BACKWARD)
-    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
-    built |= 1u << TEGROUP_BACKEND_SM90;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
-    built |= 1u << TEGROUP_BACKEND_PORTABLE;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
-    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
-#endif
-    return built;
-}
-
-#if defined(TEGROUP_IMPL_CUDA)
-/* The current device as a target; sm stays 0 where there is none. */
-static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
-/* Complete a plan for the current device: tile, kernel, attributes. */
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                    tegroup_plan *plan, tegroup_error *error);
-/* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
-/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
-#endif
 
 /* Have groups of this operand each a width of their own and no common leading dimension? */
 static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {
@@ -4788,20 +4934,22 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return INT32_MAX;
 }
 
-/* ==== [40] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [42] Explain and plan (src/gemm/plan.h) ==== */
+
+#if defined(TEGROUP_IMPL_CUDA)
+/* The current device, or -1, and what it is as a target; sm stays 0 where there is none. */
+static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+/* The backends that this unit holds code of for the current device, whose architecture is sm. */
+static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
+/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
+#endif
 
 /* What a plan's workspace is made of: the one layout that size, check and carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
-    switch (plan->backend) {
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: tegroup_impl_lt_grouped_layout(plan, layout); break;
-    case TEGROUP_BACKEND_CUBLASLT_LOOP: tegroup_impl_lt_loop_layout(plan, layout); break;
-    case TEGROUP_BACKEND_CPU:
-        tegroup_impl_layout_add(layout, "panels of each thread",
-                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
-        break;
-    default: break;
-    }
+    if (backend->workspace) backend->workspace(plan, layout);
 }
 
 /* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
@@ -4843,8 +4991,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
-        if (tegroup_impl_cuda_target(target) >= 0)
-            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
+        if (tegroup_impl_cuda_target(target) >= 0) target->built = tegroup_impl_cuda_images(target->sm);
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
@@ -4942,12 +5089,13 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 /* The choice of kernel, which the current device is asked about. */
 static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_plan *plan, tegroup_error *error) {
-    (void)desc, (void)names, (void)plan, (void)error;
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    if (plan->hypothetical || !backend->plan) return TEGROUP_OK;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU && !plan->hypothetical)
-        return tegroup_impl_cuda_plan(desc, names, plan, error);
+    tegroup_target target;
+    plan->device = tegroup_impl_cuda_target(&target);
 #endif
-    return TEGROUP_OK;
+    return backend->plan(desc, names, plan, error);
 }
 
 /* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */
@@ -5035,7 +5183,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [41] The product of one group (src/core/product.h) ==== */
+/* ==== [43] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -5156,7 +5304,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [42] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [44] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -5397,7 +5545,8 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     }
 }
 
-static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc) {
+static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     int32_t i;
     const tegroup_tensor *tensors[4];
@@ -5410,6 +5559,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
             tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
+    (void)stream, (void)error;
     (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
@@ -5417,16 +5567,16 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #else
     tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
+    return TEGROUP_OK;
 }
 
-/* ==== [43] What a call checks (src/gemm/check.h) ==== */
+/* ==== [45] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error);
-/* What a backend asks of a call beyond the common rules. */
-static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error);
+/* The device that a plan is bound to must be the current one. */
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
 /* A call's problem must be the planned one, field by field. */
@@ -5661,7 +5811,7 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
 
 /* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
+    TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
                       "must be 0: one made for a target gives sizes alone", 0, plan->hypothetical);
@@ -5684,6 +5834,7 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     tegroup_problem problem;
     int32_t i;
@@ -5710,8 +5861,9 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
 #if defined(TEGROUP_IMPL_CUDA)
     if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, names, error));
+    if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
 #endif
+    if (backend->check) TEGROUP_IMPL_TRY(backend->check(plan, desc, names, error));
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 
@@ -5730,22 +5882,12 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [44] Run (src/gemm/run.h) ==== */
+/* ==== [46] Run (src/gemm/run.h) ==== */
 
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
-#endif
-
-/* What the check has passed. */
+/* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
-    (void)stream, (void)error;
-#if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
-#endif
-    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused by the check */
-    return TEGROUP_OK;
+    return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5764,17 +5906,50 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [45] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [47] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_choice *choice, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
+
+/* What a plan has chosen among what its backend offers. */
+static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    tegroup_impl_choice only;
+    memset(&only, 0, sizeof only);
+    return backend->chosen ? backend->chosen(plan) : only;
+}
+
+/* All that a backend offers for the plan's problem, the plan's own first. */
+static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    const tegroup_impl_choice own = tegroup_impl_chosen(plan);
+    choices->count = 0;
+    tegroup_impl_choices_add(choices, &own);
+    return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
+}
+
+/* The plan with a choice that its backend offers. */
+static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
+}
+
+/* A choice from elsewhere must be among what is offered here. */
+static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
+    tegroup_impl_choices offered;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
+    for (i = 0; i < offered.count; i++)
+        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_take_choice(plan, choice, error);
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
+}
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
@@ -5836,11 +6011,10 @@ static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, teg
     saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
     saved->numerics_id = plan->numerics_id;
     saved->problem = plan->problem;
+    saved->choice = tegroup_impl_chosen(plan);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) {
-        saved->choice = tegroup_impl_cuda_choice(plan);
+    if (plan->backend != TEGROUP_BACKEND_CPU)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
-    }
 #endif
     return TEGROUP_OK;
 }
@@ -5895,17 +6069,14 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       "must be saved on the same kind of device", saved.sm, here.sm);
     TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
                       "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
-#if defined(TEGROUP_IMPL_CUDA)
-    if (made.backend != TEGROUP_BACKEND_CPU)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &same, &saved.choice, error));
-#endif
+    TEGROUP_IMPL_TRY(tegroup_impl_choose_again(&made, &same, &saved.choice, error));
     TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
                       "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
     *plan = made;
     return TEGROUP_OK;
 }
 
-/* ==== [46] Formulas (src/cpu/real.h) ==== */
+/* ==== [48] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -5936,7 +6107,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [47] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [49] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -6242,18 +6413,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [48] An activation in an epilogue (src/core/epilogue.h) ==== */
-
-/* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
-typedef struct tegroup_impl_epilogue {
-    tegroup_fused_kernel kernel;               /* of the product that has it */
-    tegroup_activation_desc activation;        /* of D; a gradient's, of its input */
-    int keeps_d;                               /* forward: D is wanted, too */
-    int activates_again;                       /* gradient: activation.output is wanted, too */
-    tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
-} tegroup_impl_epilogue;
-
-/* ==== [49] Activations (src/layer/activation.h) ==== */
+/* ==== [50] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -6601,7 +6761,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [50] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [51] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -7036,7 +7196,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [51] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [52] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -7355,7 +7515,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [52] Grouped MLP (src/layer/mlp.h) ==== */
+/* ==== [53] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -7376,12 +7536,11 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
     return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
 
-#if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
-                                                          tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+/* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *sums, struct CUstream_st *stream,
+                                                        tegroup_error *error);
 #endif
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
@@ -7422,6 +7581,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(product->backend);
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
@@ -7433,11 +7593,10 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
                 && desc->input.shape.cols > tegroup_impl_mul(6, average))))
         return TEGROUP_OK;
     *fused |= bit;
-    (void)kernel; /* of a build without them */
-#if TEGROUP_IMPL_FUSED_KERNELS
-    if (!product->hypothetical) return tegroup_impl_cuda_plan_fused(product, kernel, error);
-#endif
-    return TEGROUP_OK;
+    if (product->hypothetical) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(backend->plan_fused != NULL, ERROR_PLAN, "plan", "must be of a backend that fuses in this build",
+                      TEGROUP_BACKEND_SM90, product->backend);
+    return backend->plan_fused(product, kernel, error);
 }
 
 /* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
@@ -7816,12 +7975,13 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-#if TEGROUP_IMPL_FUSED_KERNELS
-    return tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error);
-#else
-    (void)p, (void)epilogue, (void)stream, (void)error;
-    return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+    if (p->gemm.op == TEGROUP_OP_DGRAD)
+        return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
 #endif
+    return TEGROUP_OK;
 }
 
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)
@@ -7979,7 +8139,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [53] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [54] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -8503,7 +8663,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [54] Op chain (src/layer/chain.h) ==== */
+/* ==== [55] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -9122,7 +9282,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [55] Validate (src/gemm/validate.h) ==== */
+/* ==== [56] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -9289,7 +9449,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [56] Router (src/moe/router.h) ==== */
+/* ==== [57] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -9651,7 +9811,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [57] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [58] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -36,7 +36,7 @@
  *   [26] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
  *   [27] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
  *   [28] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [29] cuda/dispatch.h          GPU backends: plan, check and run
+ *   [29] gemm/machine_cuda.h      The GPU and the library at hand
  *   [30] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
@@ -2581,18 +2581,6 @@ static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, 
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* Algorithms that a plan can choose from, each once. */
-typedef struct tegroup_impl_choices {
-    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
-    int32_t count;
-} tegroup_impl_choices;
-
-static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
-    for (int32_t i = 0; i < choices->count; i++)
-        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
-    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
-}
-
 /* ---- what the bundled kernels share ---- */
 
 /* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
@@ -3036,7 +3024,7 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
 
 /* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
  * follow them. */
-static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
+static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
@@ -3044,6 +3032,17 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);
+}
+
+static inline tegroup_impl_choice tegroup_impl_lt_chosen(const tegroup_plan *plan) {
+    return tegroup_impl_lt_plan_of(plan).algorithm;
+}
+static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                  tegroup_error *) {
+    tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    lt.algorithm = *choice;
+    tegroup_impl_lt_planned(plan, &lt);
+    return TEGROUP_OK;
 }
 
 /* ==== [13] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
@@ -3115,7 +3114,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
-    tegroup_impl_lt_grouped_layout(plan, &layout);
+    tegroup_impl_lt_grouped_workspace(plan, &layout);
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
@@ -3148,9 +3147,9 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
 }
 
 /* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
-static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
-                                                             const tegroup_impl_lt_plan *lt, int all,
-                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                         const tegroup_impl_lt_plan *lt, int all,
+                                                         tegroup_impl_choices *choices, tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
@@ -3172,8 +3171,14 @@ static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                          tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    return lt.has_algorithm ? tegroup_impl_lt_grouped_ask(desc, plan, &lt, 1, choices, error) : TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                          tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_choices choices;
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
@@ -3184,10 +3189,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
                       "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
     if (lt.has_algorithm) {
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_choices(desc, plan, &lt, 0, &choices, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_ask(desc, plan, &lt, 0, &choices, error));
         lt.algorithm = choices.list[0];
     }
-    tegroup_impl_lt_take(plan, &lt);
+    tegroup_impl_lt_planned(plan, &lt);
     return TEGROUP_OK;
 }
 
@@ -3327,9 +3332,9 @@ static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
 }
 
 /* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
-static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
-                                                          const tegroup_impl_lt_plan *lt, int32_t alignment,
-                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                      const tegroup_impl_lt_plan *lt, int32_t alignment,
+                                                      tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(p->d) ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
@@ -3345,8 +3350,14 @@ static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_des
     return count > 0 ? TEGROUP_OK : tegroup_impl_lt_nothing(code, error);
 }
 
-static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                       tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    return lt.has_algorithm ? tegroup_impl_lt_loop_ask(desc, plan, &lt, lt.alignment, choices, error) : TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                       tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_choices aligned, unaligned;
@@ -3357,17 +3368,17 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
     lt.has_algorithm = p->groups > 0 && !tegroup_impl_termless(desc);
     if (lt.has_algorithm) {
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, &aligned, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_ask(desc, plan, &lt, lt.alignment, &aligned, error));
         lt.algorithm = aligned.list[0];
-        lt.has_unaligned = tegroup_impl_lt_loop_choices(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
+        lt.has_unaligned = tegroup_impl_lt_loop_ask(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
         if (lt.has_unaligned) lt.unaligned = unaligned.list[0];
     }
-    tegroup_impl_lt_take(plan, &lt);
+    tegroup_impl_lt_planned(plan, &lt);
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        tegroup_error *error) {
+                                                        const tegroup_impl_names *, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,
@@ -3506,7 +3517,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
-        tegroup_impl_lt_loop_layout(plan, &layout);
+        tegroup_impl_lt_loop_workspace(plan, &layout);
         loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
@@ -4440,8 +4451,18 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
                                       row->shared_bytes, error);
 }
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                        tegroup_error *error) {
+/* Built for GPUs before SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+static inline int tegroup_impl_portable_image(int32_t) {
+    cudaFuncAttributes attributes;
+    int32_t count;
+    const cudaError_t code =
+        cudaFuncGetAttributes(&attributes, tegroup_impl_portable_rows(TEGROUP_OP_FORWARD, &count)->bf16);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess && attributes.ptxVersion >= 80;
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                        tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups),
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
@@ -4499,9 +4520,9 @@ static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
-                                                                const tegroup_impl_epilogue *epilogue,
-                                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan *, const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_epilogue *epilogue,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
     void *arguments[2];
@@ -6366,10 +6387,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count
     return rows;
 }
 
-/* Whether this unit holds code for sm_90a, on a Hopper GPU. */
-static inline int tegroup_impl_sm90_image(void) {
+/* Does this unit hold code for sm_90a? Other GPUs have none to lack. */
+static inline int tegroup_impl_sm90_image(int32_t sm) {
     cudaFuncAttributes attributes;
     int32_t count;
+    if (sm != 90) return 1;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_rows(&count)->bf16);
     if (code != cudaSuccess) (void)cudaGetLastError();
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
@@ -6431,7 +6453,7 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
 }
 
 /* A plan's kernel as a choice: its row of the table, and its tile, which tells whether another build's table is this one. */
-static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *plan) {
+static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *plan) {
     tegroup_impl_choice choice;
     memset(&choice, 0, sizeof choice);
     choice.words[0] = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
@@ -6440,13 +6462,18 @@ static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *p
     return choice;
 }
 
+static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                    tegroup_error *error) {
+    return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
+}
+
 /* The kernels that tegroup_plan_tune may time for a plan. */
-static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, tegroup_impl_choices *choices,
-                                                       tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, const tegroup_gemm_desc *,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
     for (int32_t i = 0; i < tegroup_impl_sm90_candidates(plan); i++) {
         tegroup_plan candidate = *plan;
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, tegroup_impl_sm90_candidate(plan, i), error));
-        const tegroup_impl_choice choice = tegroup_impl_sm90_choice(&candidate);
+        const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(&candidate);
         tegroup_impl_choices_add(choices, &choice);
     }
     return TEGROUP_OK;
@@ -7036,50 +7063,26 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [29] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
+/* ==== [29] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
-    (void)desc;
-    return 0;
-}
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
 #endif
 
-/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. Built for GPUs before
- * SM80 alone, what the driver makes of it for a later one has no mma.sync. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm) {
+/* All kernels of a unit are compiled for the same architectures; the one asked about stands for them. */
+static inline uint32_t tegroup_impl_cuda_images(int32_t sm) {
     cudaFuncAttributes attributes;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, (const void *)tegroup_impl_prepare_kernel);
-    (void)sm;
+    uint32_t built = tegroup_impl_built();
     if (code != cudaSuccess) (void)cudaGetLastError();
     if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction
         || code == cudaErrorUnsupportedPtxVersion)
         return built & 1u << TEGROUP_BACKEND_CPU;
-#if !defined(TEGROUP_NO_SM90)
-    if (sm == 90 && !tegroup_impl_sm90_image()) built &= ~(1u << TEGROUP_BACKEND_SM90); /* others have none to lack */
-#endif
-    return code == cudaSuccess && attributes.ptxVersion < 80 ? built & ~(1u << TEGROUP_BACKEND_PORTABLE) : built;
-}
-
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                    tegroup_plan *plan, tegroup_error *error) {
-    tegroup_target target;
-    (void)desc, (void)names, (void)error; /* unread where no GPU backend is built */
-    plan->device = tegroup_impl_cuda_target(&target);
-    switch (plan->backend) {
-#if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_plan(desc, names, plan, error);
-#endif
-#if !defined(TEGROUP_NO_PORTABLE)
-    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_plan(desc, plan, error);
-#endif
-#if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_plan(desc, plan, error);
-    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_plan(desc, plan, error);
-#endif
-    default: break; /* explain offers nothing else that is built */
+    for (int b = 0; b < TEGROUP_BACKEND_COUNT; b++) {
+        tegroup_impl_image_function *const image = tegroup_impl_backend_of((tegroup_backend)b)->image;
+        if (image && !image(sm)) built &= ~(1u << b);
     }
-    return TEGROUP_OK;
+    return built;
 }
 
 static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error) {
@@ -7091,138 +7094,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error) {
-    (void)desc, (void)names, (void)error;
-    if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
-    switch (plan->backend) {
-#if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_check(plan, desc, names, error);
-#endif
-#if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_check(plan, desc, names, error);
-    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_check(plan, desc, error);
-#endif
-    default: break;
-    }
-    return TEGROUP_OK;
-}
-
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error) {
-    (void)desc, (void)stream, (void)error; /* unread where no GPU backend is built */
-    switch (plan->backend) {
-#if !defined(TEGROUP_NO_SM90)
-    case TEGROUP_BACKEND_SM90: return tegroup_impl_sm90_gemm(plan, desc, stream, error);
-#endif
-#if !defined(TEGROUP_NO_PORTABLE)
-    case TEGROUP_BACKEND_PORTABLE: return tegroup_impl_portable_gemm(plan, desc, stream, error);
-#endif
-#if !defined(TEGROUP_NO_CUBLASLT)
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: return tegroup_impl_lt_grouped_gemm(plan, desc, stream, error);
-    case TEGROUP_BACKEND_CUBLASLT_LOOP: return tegroup_impl_lt_loop_gemm(plan, desc, stream, error);
-#endif
-    default: break;
-    }
-    return TEGROUP_OK;
-}
-
-#if TEGROUP_IMPL_FUSED_KERNELS
-/* A product with an activation in its epilogue, or the gradient of one. */
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
-                                                          tegroup_error *error) {
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_plan_fused(plan, kernel, error);
-#endif
-#if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->backend == TEGROUP_BACKEND_PORTABLE) return tegroup_impl_portable_plan_fused(plan, kernel, error);
-#endif
-    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "plan", "must be of a backend that this build has", 0,
-                             plan->backend);
-}
-static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error) {
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_launch(plan, desc, epilogue, stream, error));
-#endif
-#if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->backend == TEGROUP_BACKEND_PORTABLE)
-        TEGROUP_IMPL_TRY(tegroup_impl_portable_launch_fused(desc, epilogue, stream, error));
-#endif
-#if TEGROUP_IMPL_BACKWARD_KERNELS
-    if (desc->op == TEGROUP_OP_DGRAD)
-        return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)desc->d.data, stream, error);
-#endif
-    return TEGROUP_OK;
-}
-#endif
-
 /* ==== [30] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
-
-/* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
-    tegroup_impl_choice choice;
-    memset(&choice, 0, sizeof choice);
-    (void)plan; /* unread where no backend has a choice */
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) choice = tegroup_impl_lt_plan_of(plan).algorithm;
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) choice = tegroup_impl_sm90_choice(plan);
-#endif
-    return choice;
-}
-
-/* The plan with this choice, which must be one that is offered here. */
-static inline tegroup_status tegroup_impl_cuda_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                    tegroup_error *error) {
-    (void)plan, (void)choice, (void)error;
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        lt.algorithm = *choice;
-        tegroup_impl_lt_take(plan, &lt);
-    }
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
-#endif
-    return TEGROUP_OK;
-}
-
-/* All choices that a backend offers for the plan's problem, the plan's own first. */
-static inline tegroup_status tegroup_impl_cuda_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                       tegroup_impl_choices *choices, tegroup_error *error) {
-    const tegroup_impl_choice own = tegroup_impl_cuda_choice(plan);
-    (void)desc, (void)error;
-    choices->count = 0;
-    tegroup_impl_choices_add(choices, &own);
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        if (!lt.has_algorithm) return TEGROUP_OK;
-        return plan->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED
-                   ? tegroup_impl_lt_grouped_choices(desc, plan, &lt, 1, choices, error)
-                   : tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, choices, error);
-    }
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choices(plan, choices, error);
-#endif
-    return TEGROUP_OK;
-}
-
-/* A choice from elsewhere must be among what is offered here. */
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_choice *choice, tegroup_error *error) {
-    tegroup_impl_choices offered;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc, &offered, error));
-    for (int32_t i = 0; i < offered.count; i++)
-        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_cuda_take(plan, choice, error);
-    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
-}
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -7314,14 +7186,14 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc->gemm, &choices, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc->gemm, &choices, error));
     count = choices.count;
     memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
         candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
     for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
@@ -7331,7 +7203,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
-            TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
@@ -7346,7 +7218,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         return last.status;
     }
     candidate = *plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[best], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[best], error));
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;

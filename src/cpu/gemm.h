@@ -2,6 +2,7 @@
 
 #pragma once
 #include "base/version.h"
+#include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
@@ -167,7 +168,8 @@ static inline void tegroup_impl_cpu_gemm_thread(const tegroup_gemm_desc *desc, c
     }
 }
 
-static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc) {
+static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                   struct CUstream_st *stream, tegroup_error *error) {
     tegroup_snapshot_view views[4];
     int32_t i;
     const tegroup_tensor *tensors[4];
@@ -180,6 +182,7 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
             tegroup_snapshot_read(tensors[i]->dtype != TEGROUP_DTYPE_UNSET && tegroup_impl_ragged(&tensors[i]->shape)
                                       ? tensors[i]->shape.snapshot
                                       : NULL);
+    (void)stream, (void)error;
     (void)plan; /* without OpenMP there is one thread */
 #if defined(_OPENMP)
 #pragma omp parallel num_threads((int)plan->threads)
@@ -187,4 +190,5 @@ static inline void tegroup_impl_cpu_gemm(const tegroup_plan *plan, const tegroup
 #else
     tegroup_impl_cpu_gemm_thread(desc, views, 0);
 #endif
+    return TEGROUP_OK;
 }

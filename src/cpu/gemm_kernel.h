@@ -3,9 +3,13 @@
 #pragma once
 #include "base/version.h"
 #include "formats/dtype_types.h"
+#include "core/layout_types.h"
 #include "core/options_types.h"
+#include "core/plan_types.h"
 #include "base/build.h"
+#include "base/arithmetic.h"
 #include "formats/convert.h"
+#include "core/layout.h"
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -56,6 +60,11 @@ static inline int64_t tegroup_impl_cpu_panel_bytes(tegroup_compute compute) {
             b = TEGROUP_IMPL_CPU_TILE_K * TEGROUP_IMPL_CPU_TILE_N,
             sums = TEGROUP_IMPL_CPU_TILE_M_PADDED * TEGROUP_IMPL_CPU_TILE_N;
     return (a + b + sums) * (compute == TEGROUP_COMPUTE_F64 ? 8 : 4);
+}
+
+static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
+    tegroup_impl_layout_add(layout, "panels of each thread",
+                            tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
 static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {

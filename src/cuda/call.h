@@ -14,10 +14,9 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
-#include "core/numerics.h"
+#include "core/epilogue.h"
 #include "core/product.h"
 #include "core/activation_formulas.h"
-#include "core/epilogue.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
 
@@ -92,18 +91,6 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     if (desc->options.expected_rows > 0) return desc->options.expected_rows;
     return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
-}
-
-/* Algorithms that a plan can choose from, each once. */
-typedef struct tegroup_impl_choices {
-    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
-    int32_t count;
-} tegroup_impl_choices;
-
-static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
-    for (int32_t i = 0; i < choices->count; i++)
-        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
-    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
 /* ---- what the bundled kernels share ---- */

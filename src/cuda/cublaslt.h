@@ -255,7 +255,7 @@ static inline tegroup_status tegroup_impl_lt_nothing(int code, tegroup_error *er
 
 /* Take an algorithm. The library's version, the algorithm and whether it is told that it adds to D decide the bits, so the numerics
  * follow them. */
-static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
+static inline void tegroup_impl_lt_planned(tegroup_plan *plan, const tegroup_impl_lt_plan *lt) {
     const int32_t adds_to_d = plan->problem.accumulate && tegroup_impl_lt_in_place(&plan->problem);
     uint64_t id = tegroup_impl_numerics_id(&plan->problem, plan->backend, plan->sm);
     id = tegroup_impl_hash(id, &plan->cublaslt_version, sizeof plan->cublaslt_version);
@@ -263,4 +263,15 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     if (lt->has_algorithm) id = tegroup_impl_hash(id, &lt->algorithm, sizeof lt->algorithm);
     plan->numerics_id = id;
     memcpy(plan->algorithm, lt, sizeof *lt);
+}
+
+static inline tegroup_impl_choice tegroup_impl_lt_chosen(const tegroup_plan *plan) {
+    return tegroup_impl_lt_plan_of(plan).algorithm;
+}
+static inline tegroup_status tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                  tegroup_error *) {
+    tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    lt.algorithm = *choice;
+    tegroup_impl_lt_planned(plan, &lt);
+    return TEGROUP_OK;
 }

@@ -51,7 +51,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
 static inline tegroup_layout_item tegroup_impl_lt_grouped_part(const tegroup_plan *plan) {
     tegroup_layout layout;
     tegroup_impl_layout_begin(&layout);
-    tegroup_impl_lt_grouped_layout(plan, &layout);
+    tegroup_impl_lt_grouped_workspace(plan, &layout);
     return layout.items[1 + (plan->cublas_parts > 1 ? plan->problem.op - TEGROUP_OP_FORWARD : 0)];
 }
 
@@ -84,9 +84,9 @@ static inline int32_t tegroup_impl_lt_grouped_averages(const tegroup_gemm_desc *
 }
 
 /* What the library offers for a plan, by its first asking and then, if `all`, by the others. */
-static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
-                                                             const tegroup_impl_lt_plan *lt, int all,
-                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_grouped_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                         const tegroup_impl_lt_plan *lt, int all,
+                                                         tegroup_impl_choices *choices, tegroup_error *error) {
     /* the heuristic is asked before there is a workspace: it looks at no address, but there must be one */
     const tegroup_impl_setup_items items =
         tegroup_impl_setup_items_of(plan->problem.groups, (void *)(uintptr_t)TEGROUP_ALIGNMENT);
@@ -108,8 +108,14 @@ static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                          tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                             tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    return lt.has_algorithm ? tegroup_impl_lt_grouped_ask(desc, plan, &lt, 1, choices, error) : TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                          tegroup_plan *plan, tegroup_error *error) {
     tegroup_impl_choices choices;
     tegroup_impl_lt_plan lt;
     memset(&lt, 0, sizeof lt);
@@ -120,10 +126,10 @@ static inline tegroup_status tegroup_impl_lt_grouped_plan(const tegroup_gemm_des
     TEGROUP_IMPL_RULE(lt.functions.cublasLtGroupedMatrixLayoutInit_internal != NULL, ERROR_UNSUPPORTED,
                       "options.cublaslt_functions", "must hold cublasLtGroupedMatrixLayoutInit_internal", 1, 0);
     if (lt.has_algorithm) {
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_choices(desc, plan, &lt, 0, &choices, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_ask(desc, plan, &lt, 0, &choices, error));
         lt.algorithm = choices.list[0];
     }
-    tegroup_impl_lt_take(plan, &lt);
+    tegroup_impl_lt_planned(plan, &lt);
     return TEGROUP_OK;
 }
 

@@ -20,7 +20,6 @@
 #include "cuda/cublaslt_setup.h"
 #include "core/product.h"
 #include "cuda/launch.h"
-#include "cuda/call.h"
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_setup_kernels.h"
 
@@ -81,9 +80,9 @@ static inline int64_t tegroup_impl_lt_loop_slot(const tegroup_plan *plan) {
 }
 
 /* What the library offers for a group of the usual size whose addresses are multiples of `alignment` bytes. */
-static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
-                                                          const tegroup_impl_lt_plan *lt, int32_t alignment,
-                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_loop_ask(const tegroup_gemm_desc *desc, const tegroup_plan *plan,
+                                                      const tegroup_impl_lt_plan *lt, int32_t alignment,
+                                                      tegroup_impl_choices *choices, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t ld[4] = {p->ldb, p->lda, p->ldc && !tegroup_impl_lt_loop_in_d(p->d) ? p->ldc : p->ldd, p->ldd};
     const tegroup_impl_lt_size usual = tegroup_impl_lt_size_of(p, tegroup_impl_lt_mean(desc, p));
@@ -99,8 +98,14 @@ static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_gemm_des
     return count > 0 ? TEGROUP_OK : tegroup_impl_lt_nothing(code, error);
 }
 
-static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                       tegroup_error *error) {
+static inline tegroup_status tegroup_impl_lt_loop_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
+    return lt.has_algorithm ? tegroup_impl_lt_loop_ask(desc, plan, &lt, lt.alignment, choices, error) : TEGROUP_OK;
+}
+
+static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                       tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int32_t element = (int32_t)tegroup_impl_min(tegroup_impl_bits(p->a), tegroup_impl_bits(p->d)) / 8;
     tegroup_impl_choices aligned, unaligned;
@@ -111,17 +116,17 @@ static inline tegroup_status tegroup_impl_lt_loop_plan(const tegroup_gemm_desc *
     lt.alignment = tegroup_impl_lt_alignment(desc, p, 16);
     lt.has_algorithm = p->groups > 0 && !tegroup_impl_termless(desc);
     if (lt.has_algorithm) {
-        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, &aligned, error));
+        TEGROUP_IMPL_TRY(tegroup_impl_lt_loop_ask(desc, plan, &lt, lt.alignment, &aligned, error));
         lt.algorithm = aligned.list[0];
-        lt.has_unaligned = tegroup_impl_lt_loop_choices(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
+        lt.has_unaligned = tegroup_impl_lt_loop_ask(desc, plan, &lt, element, &unaligned, NULL) == TEGROUP_OK;
         if (lt.has_unaligned) lt.unaligned = unaligned.list[0];
     }
-    tegroup_impl_lt_take(plan, &lt);
+    tegroup_impl_lt_planned(plan, &lt);
     return TEGROUP_OK;
 }
 
 static inline tegroup_status tegroup_impl_lt_loop_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                        tegroup_error *error) {
+                                                        const tegroup_impl_names *, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->options.cublaslt != NULL, ERROR_NULL_ARGUMENT, "options.cublaslt", "must not be NULL", 1,
                       0);
     TEGROUP_IMPL_RULE(tegroup_impl_max(1, desc->options.stream_count) == plan->cublas_parts, ERROR_PLAN,
@@ -260,7 +265,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
         if (p->beta_space == TEGROUP_SPACE_DEVICE) beta = desc->beta;
         tegroup_layout layout;
         tegroup_impl_layout_begin(&layout);
-        tegroup_impl_lt_loop_layout(plan, &layout);
+        tegroup_impl_lt_loop_workspace(plan, &layout);
         loop.alphas = (float *)tegroup_impl_layout_at(&layout, 1, desc->options.workspace);
         loop.betas = (float *)tegroup_impl_layout_at(&layout, 2, desc->options.workspace);
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(

@@ -365,7 +365,7 @@ static inline int64_t tegroup_impl_cublas_bytes(const tegroup_plan *plan) {
     return plan->cublas_workspace_bytes > (size_t)PTRDIFF_MAX ? INT64_MAX : (int64_t)plan->cublas_workspace_bytes;
 }
 
-static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+static inline void tegroup_impl_lt_grouped_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const int64_t cublas = tegroup_impl_cublas_bytes(plan);
     tegroup_impl_layout_add(layout, "addresses and extents of each group's matrices",
                             tegroup_impl_setup_bytes(plan->problem.groups));
@@ -374,7 +374,7 @@ static inline void tegroup_impl_lt_grouped_layout(const tegroup_plan *plan, tegr
     if (plan->cublas_parts > 1) tegroup_impl_layout_add(layout, "cuBLASLt, wgrad", cublas);
 }
 
-static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegroup_layout *layout) {
     const tegroup_problem *p = &plan->problem;
     tegroup_impl_layout_add(
         layout, "cuBLASLt, one part a stream",

@@ -10,6 +10,7 @@
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
+#include "core/checks.h"
 #include "core/epilogue.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
@@ -107,8 +108,18 @@ static inline tegroup_status tegroup_impl_portable_take_row(tegroup_plan *plan, 
                                       row->shared_bytes, error);
 }
 
-static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, tegroup_plan *plan,
-                                                        tegroup_error *error) {
+/* Built for GPUs before SM80 alone, what the driver makes of it for a later one has no mma.sync. */
+static inline int tegroup_impl_portable_image(int32_t) {
+    cudaFuncAttributes attributes;
+    int32_t count;
+    const cudaError_t code =
+        cudaFuncGetAttributes(&attributes, tegroup_impl_portable_rows(TEGROUP_OP_FORWARD, &count)->bf16);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess && attributes.ptxVersion >= 80;
+}
+
+static inline tegroup_status tegroup_impl_portable_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *,
+                                                        tegroup_plan *plan, tegroup_error *error) {
     const tegroup_problem *p = &plan->problem;
     const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups),
                   lines = p->op == TEGROUP_OP_WGRAD ? p->n : average;
@@ -166,9 +177,9 @@ static inline tegroup_status tegroup_impl_portable_plan_fused(const tegroup_plan
     return TEGROUP_OK;
 }
 
-static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_gemm_desc *desc,
-                                                                const tegroup_impl_epilogue *epilogue,
-                                                                struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_portable_gemm_fused(const tegroup_plan *, const tegroup_gemm_desc *desc,
+                                                              const tegroup_impl_epilogue *epilogue,
+                                                              struct CUstream_st *stream, tegroup_error *error) {
     tegroup_impl_gpu_call call = tegroup_impl_gpu_call_of(desc);
     tegroup_impl_gpu_epilogue end = tegroup_impl_gpu_epilogue_of(desc, epilogue);
     void *arguments[2];

@@ -62,10 +62,11 @@ static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_rows(int32_t *count
     return rows;
 }
 
-/* Whether this unit holds code for sm_90a, on a Hopper GPU. */
-static inline int tegroup_impl_sm90_image(void) {
+/* Does this unit hold code for sm_90a? Other GPUs have none to lack. */
+static inline int tegroup_impl_sm90_image(int32_t sm) {
     cudaFuncAttributes attributes;
     int32_t count;
+    if (sm != 90) return 1;
     const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_rows(&count)->bf16);
     if (code != cudaSuccess) (void)cudaGetLastError();
     return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
@@ -127,7 +128,7 @@ static inline int32_t tegroup_impl_sm90_candidates(const tegroup_plan *plan) {
 }
 
 /* A plan's kernel as a choice: its row of the table, and its tile, which tells whether another build's table is this one. */
-static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *plan) {
+static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *plan) {
     tegroup_impl_choice choice;
     memset(&choice, 0, sizeof choice);
     choice.words[0] = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
@@ -136,13 +137,18 @@ static inline tegroup_impl_choice tegroup_impl_sm90_choice(const tegroup_plan *p
     return choice;
 }
 
+static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                    tegroup_error *error) {
+    return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
+}
+
 /* The kernels that tegroup_plan_tune may time for a plan. */
-static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, tegroup_impl_choices *choices,
-                                                       tegroup_error *error) {
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, const tegroup_gemm_desc *,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
     for (int32_t i = 0; i < tegroup_impl_sm90_candidates(plan); i++) {
         tegroup_plan candidate = *plan;
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, tegroup_impl_sm90_candidate(plan, i), error));
-        const tegroup_impl_choice choice = tegroup_impl_sm90_choice(&candidate);
+        const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(&candidate);
         tegroup_impl_choices_add(choices, &choice);
     }
     return TEGROUP_OK;

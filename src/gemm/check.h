@@ -18,15 +18,14 @@
 #include "core/checks.h"
 #include "core/apart.h"
 #include "core/problem.h"
-#include "gemm/verdicts.h"
+#include "gemm/backends.h"
 #include "core/product.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
                                                               const tegroup_impl_names *names, tegroup_error *error);
-/* What a backend asks of a call beyond the common rules. */
-static inline tegroup_status tegroup_impl_cuda_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                     const tegroup_impl_names *names, tegroup_error *error);
+/* The device that a plan is bound to must be the current one. */
+static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *plan, tegroup_error *error);
 #endif
 
 /* A call's problem must be the planned one, field by field. */
@@ -261,7 +260,7 @@ static inline tegroup_status tegroup_impl_check_plan(const tegroup_plan *plan, t
 
 /* A plan for a target gives sizes alone, and one may come from a file that was compiled with other switches than this one. */
 static inline tegroup_status tegroup_impl_check_runs_here(const tegroup_plan *plan, tegroup_error *error) {
-    TEGROUP_IMPL_RULE(tegroup_impl_built() >> plan->backend & 1u, ERROR_NOT_BUILT, "plan.backend",
+    TEGROUP_IMPL_RULE(tegroup_impl_backend_of(plan->backend)->run != NULL, ERROR_NOT_BUILT, "plan.backend",
                       "must be part of this build", TEGROUP_BACKEND_CPU, plan->backend);
     TEGROUP_IMPL_RULE(!plan->hypothetical, ERROR_PLAN, "plan.hypothetical",
                       "must be 0: one made for a target gives sizes alone", 0, plan->hypothetical);
@@ -284,6 +283,7 @@ static inline tegroup_status tegroup_impl_check_row_scale(const tegroup_gemm_des
 static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     const tegroup_check_level level = desc->options.check_level;
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     tegroup_problem problem;
     int32_t i;
@@ -310,8 +310,9 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
 #if defined(TEGROUP_IMPL_CUDA)
     if (level == TEGROUP_CHECK_DEEP && desc->space == TEGROUP_SPACE_DEVICE)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_pointers(desc, names, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_check(plan, desc, names, error));
+    if (plan->backend != TEGROUP_BACKEND_CPU) TEGROUP_IMPL_TRY(tegroup_impl_cuda_check_device(plan, error));
 #endif
+    if (backend->check) TEGROUP_IMPL_TRY(backend->check(plan, desc, names, error));
     return tegroup_impl_check_options_workspace(plan->workspace_bytes, &desc->options, error);
 }
 

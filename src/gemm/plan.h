@@ -18,21 +18,23 @@
 #include "core/backend_table.h"
 #include "core/numerics.h"
 #include "cpu/gemm_kernel.h"
-#include "cuda/cublaslt_setup.h"
+#include "gemm/backends.h"
 #include "gemm/verdicts.h"
+
+#if defined(TEGROUP_IMPL_CUDA)
+/* The current device, or -1, and what it is as a target; sm stays 0 where there is none. */
+static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
+/* The backends that this unit holds code of for the current device, whose architecture is sm. */
+static inline uint32_t tegroup_impl_cuda_images(int32_t sm);
+/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
+static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
+#endif
 
 /* What a plan's workspace is made of: the one layout that size, check and carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
     tegroup_impl_layout_begin(layout);
-    switch (plan->backend) {
-    case TEGROUP_BACKEND_CUBLASLT_GROUPED: tegroup_impl_lt_grouped_layout(plan, layout); break;
-    case TEGROUP_BACKEND_CUBLASLT_LOOP: tegroup_impl_lt_loop_layout(plan, layout); break;
-    case TEGROUP_BACKEND_CPU:
-        tegroup_impl_layout_add(layout, "panels of each thread",
-                                tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
-        break;
-    default: break;
-    }
+    if (backend->workspace) backend->workspace(plan, layout);
 }
 
 /* Parts of the workspace that are cuBLASLt's own: one, one an operation (see the quirks), or one a stream. */
@@ -74,8 +76,7 @@ static inline tegroup_status tegroup_impl_target(const tegroup_gemm_desc *desc, 
     }
 #if defined(TEGROUP_IMPL_CUDA)
     else {
-        if (tegroup_impl_cuda_target(target) >= 0)
-            target->built = tegroup_impl_cuda_images(tegroup_impl_built(), target->sm);
+        if (tegroup_impl_cuda_target(target) >= 0) target->built = tegroup_impl_cuda_images(target->sm);
         target->cublaslt_version = tegroup_impl_cuda_cublaslt_version(desc);
     }
 #endif
@@ -173,12 +174,13 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
 /* The choice of kernel, which the current device is asked about. */
 static inline tegroup_status tegroup_impl_plan_complete(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                         tegroup_plan *plan, tegroup_error *error) {
-    (void)desc, (void)names, (void)plan, (void)error;
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    if (plan->hypothetical || !backend->plan) return TEGROUP_OK;
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU && !plan->hypothetical)
-        return tegroup_impl_cuda_plan(desc, names, plan, error);
+    tegroup_target target;
+    plan->device = tegroup_impl_cuda_target(&target);
 #endif
-    return TEGROUP_OK;
+    return backend->plan(desc, names, plan, error);
 }
 
 /* The verdicts of tegroup_explain, and the plan of the backend that is chosen; made->backend is AUTO where none is. */

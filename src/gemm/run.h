@@ -4,30 +4,18 @@
 #include "base/version.h"
 #include "base/status_types.h"
 #include "core/layout_types.h"
-#include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/linkage.h"
-#include "base/build.h"
 #include "base/rules.h"
+#include "gemm/backends.h"
 #include "gemm/plan.h"
-#include "cpu/gemm.h"
 #include "gemm/check.h"
 
-#if defined(TEGROUP_IMPL_CUDA)
-static inline tegroup_status tegroup_impl_cuda_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                    struct CUstream_st *stream, tegroup_error *error);
-#endif
-
-/* What the check has passed. */
+/* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                    struct CUstream_st *stream, tegroup_error *error) {
-    (void)stream, (void)error;
-#if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) return tegroup_impl_cuda_gemm(plan, desc, stream, error);
-#endif
-    tegroup_impl_cpu_gemm(plan, desc); /* a plan for a backend that is not built was refused by the check */
-    return TEGROUP_OK;
+    return tegroup_impl_backend_of(plan->backend)->run(plan, desc, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,

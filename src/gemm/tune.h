@@ -11,18 +11,52 @@
 #include "base/rules.h"
 #include "core/checks.h"
 #include "core/numerics.h"
+#include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error);
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan);
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_choice *choice, tegroup_error *error);
 /* A number that tells kinds of devices apart. */
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error);
 #endif
+
+/* What a plan has chosen among what its backend offers. */
+static inline tegroup_impl_choice tegroup_impl_chosen(const tegroup_plan *plan) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    tegroup_impl_choice only;
+    memset(&only, 0, sizeof only);
+    return backend->chosen ? backend->chosen(plan) : only;
+}
+
+/* All that a backend offers for the plan's problem, the plan's own first. */
+static inline tegroup_status tegroup_impl_choices_of(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                     tegroup_impl_choices *choices, tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    const tegroup_impl_choice own = tegroup_impl_chosen(plan);
+    choices->count = 0;
+    tegroup_impl_choices_add(choices, &own);
+    return backend->choices ? backend->choices(plan, desc, choices, error) : TEGROUP_OK;
+}
+
+/* The plan with a choice that its backend offers. */
+static inline tegroup_status tegroup_impl_take_choice(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                      tegroup_error *error) {
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(plan->backend);
+    return backend->take ? backend->take(plan, choice, error) : TEGROUP_OK;
+}
+
+/* A choice from elsewhere must be among what is offered here. */
+static inline tegroup_status tegroup_impl_choose_again(tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                       const tegroup_impl_choice *choice, tegroup_error *error) {
+    tegroup_impl_choices offered;
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc, &offered, error));
+    for (i = 0; i < offered.count; i++)
+        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_take_choice(plan, choice, error);
+    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
+}
 
 TEGROUP_API tegroup_status tegroup_plan_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
@@ -84,11 +118,10 @@ static inline tegroup_status tegroup_impl_saved_of(const tegroup_plan *plan, teg
     saved->cublaslt_version = tegroup_impl_uses_cublaslt(plan->backend) ? plan->cublaslt_version : 0;
     saved->numerics_id = plan->numerics_id;
     saved->problem = plan->problem;
+    saved->choice = tegroup_impl_chosen(plan);
 #if defined(TEGROUP_IMPL_CUDA)
-    if (plan->backend != TEGROUP_BACKEND_CPU) {
-        saved->choice = tegroup_impl_cuda_choice(plan);
+    if (plan->backend != TEGROUP_BACKEND_CPU)
         TEGROUP_IMPL_TRY(tegroup_impl_cuda_kind(plan->device, &saved->kind, error));
-    }
 #endif
     return TEGROUP_OK;
 }
@@ -143,10 +176,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
                       "must be saved on the same kind of device", saved.sm, here.sm);
     TEGROUP_IMPL_RULE(here.cublaslt_version == saved.cublaslt_version, ERROR_PLAN, "bytes",
                       "must be saved with the same version of cuBLASLt", saved.cublaslt_version, here.cublaslt_version);
-#if defined(TEGROUP_IMPL_CUDA)
-    if (made.backend != TEGROUP_BACKEND_CPU)
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_choose(&made, &same, &saved.choice, error));
-#endif
+    TEGROUP_IMPL_TRY(tegroup_impl_choose_again(&made, &same, &saved.choice, error));
     TEGROUP_IMPL_RULE(made.numerics_id == saved.numerics_id, ERROR_PLAN, "bytes",
                       "must stand for the numerics of this build", saved.numerics_id, made.numerics_id);
     *plan = made;

@@ -3,83 +3,14 @@
 #pragma once
 #include "base/version.h"
 #include "base/status_types.h"
-#include "core/options_types.h"
-#include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "core/numerics.h"
 #include "gemm/run.h"
+#include "gemm/tune.h"
 #include "cuda/launch.h"
-#include "cuda/call.h"
-#include "cuda/cublaslt.h"
-#include "cuda/cublaslt_grouped.h"
-#include "cuda/cublaslt_loop.h"
-#include "cuda/sm90_choice.h"
-
-/* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
-static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {
-    tegroup_impl_choice choice;
-    memset(&choice, 0, sizeof choice);
-    (void)plan; /* unread where no backend has a choice */
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) choice = tegroup_impl_lt_plan_of(plan).algorithm;
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) choice = tegroup_impl_sm90_choice(plan);
-#endif
-    return choice;
-}
-
-/* The plan with this choice, which must be one that is offered here. */
-static inline tegroup_status tegroup_impl_cuda_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
-                                                    tegroup_error *error) {
-    (void)plan, (void)choice, (void)error;
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        lt.algorithm = *choice;
-        tegroup_impl_lt_take(plan, &lt);
-    }
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
-#endif
-    return TEGROUP_OK;
-}
-
-/* All choices that a backend offers for the plan's problem, the plan's own first. */
-static inline tegroup_status tegroup_impl_cuda_choices(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                       tegroup_impl_choices *choices, tegroup_error *error) {
-    const tegroup_impl_choice own = tegroup_impl_cuda_choice(plan);
-    (void)desc, (void)error;
-    choices->count = 0;
-    tegroup_impl_choices_add(choices, &own);
-#if !defined(TEGROUP_NO_CUBLASLT)
-    if (tegroup_impl_uses_cublaslt(plan->backend)) {
-        const tegroup_impl_lt_plan lt = tegroup_impl_lt_plan_of(plan);
-        if (!lt.has_algorithm) return TEGROUP_OK;
-        return plan->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED
-                   ? tegroup_impl_lt_grouped_choices(desc, plan, &lt, 1, choices, error)
-                   : tegroup_impl_lt_loop_choices(desc, plan, &lt, lt.alignment, choices, error);
-    }
-#endif
-#if !defined(TEGROUP_NO_SM90)
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_choices(plan, choices, error);
-#endif
-    return TEGROUP_OK;
-}
-
-/* A choice from elsewhere must be among what is offered here. */
-static inline tegroup_status tegroup_impl_cuda_choose(tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                      const tegroup_impl_choice *choice, tegroup_error *error) {
-    tegroup_impl_choices offered;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc, &offered, error));
-    for (int32_t i = 0; i < offered.count; i++)
-        if (memcmp(&offered.list[i], choice, sizeof *choice) == 0) return tegroup_impl_cuda_take(plan, choice, error);
-    return tegroup_impl_fail(error, TEGROUP_ERROR_PLAN, "bytes", "must name an algorithm that is offered here", 1, 0);
-}
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;
@@ -171,14 +102,14 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         TEGROUP_IMPL_TRY(
             tegroup_impl_cuda_check_address((const char *)desc->flush + desc->flush_bytes - 1, "flush_bytes", error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_choices(plan, desc->gemm, &choices, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_choices_of(plan, desc->gemm, &choices, error));
     count = choices.count;
     memset(&last, 0, sizeof last);
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) medians[i] = -1;
     for (int32_t i = 0; i < count; i++) {
         order[i] = i;
         candidate = *plan;
-        TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
+        TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
         if (desc->any_numerics || candidate.numerics_id == plan->numerics_id) medians[i] = 0;
     }
     for (int32_t round = -1; round < rounds; round++) { /* the first to warm up */
@@ -188,7 +119,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
             float time = -1;
             if (medians[i] < 0) continue;
             candidate = *plan;
-            TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[i], error));
+            TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[i], error));
             if (tegroup_impl_cuda_time(&candidate, desc, stream, &time, &last) != TEGROUP_OK) medians[i] = -1;
             else if (round >= 0) times[i][round] = time;
         }
@@ -203,7 +134,7 @@ static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const te
         return last.status;
     }
     candidate = *plan;
-    TEGROUP_IMPL_TRY(tegroup_impl_cuda_take(&candidate, &choices.list[best], error));
+    TEGROUP_IMPL_TRY(tegroup_impl_take_choice(&candidate, &choices.list[best], error));
     *plan = candidate;
     for (int32_t i = 0; i < TEGROUP_TUNE_CANDIDATES && desc->milliseconds; i++) desc->milliseconds[i] = medians[i];
     return TEGROUP_OK;

@@ -2,17 +2,16 @@
 
 #pragma once
 #include "base/version.h"
-#include "base/status_types.h"
 #include "formats/dtype_types.h"
 #include "core/tensor_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "base/build.h"
 #include "formats/dtype.h"
 #include "core/checks.h"
 #include "core/problem.h"
 #include "core/backend_table.h"
+#include "gemm/backends.h"
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -24,43 +23,6 @@ static inline tegroup_backend tegroup_impl_preference(const tegroup_problem *p, 
          TEGROUP_BACKEND_CUBLASLT_LOOP, TEGROUP_BACKEND_CPU}};
     return order[p->ragged_cols[TEGROUP_IMPL_D] != 0][i];
 }
-
-/* What a build was made without, above the backends' bits in a resolved target's `built`; a caller's never has it. */
-#define TEGROUP_IMPL_WITHOUT_F16 (1u << 30)
-#define TEGROUP_IMPL_WITHOUT_BACKWARD (1u << 31)
-
-/* What this build holds. */
-static inline uint32_t tegroup_impl_built(void) {
-    uint32_t built = 1u << TEGROUP_BACKEND_CPU;
-#if defined(TEGROUP_NO_F16)
-    built |= TEGROUP_IMPL_WITHOUT_F16;
-#endif
-#if defined(TEGROUP_NO_BACKWARD)
-    built |= TEGROUP_IMPL_WITHOUT_BACKWARD;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
-    built |= 1u << TEGROUP_BACKEND_SM90;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
-    built |= 1u << TEGROUP_BACKEND_PORTABLE;
-#endif
-#if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
-    built |= 1u << TEGROUP_BACKEND_CUBLASLT_GROUPED | 1u << TEGROUP_BACKEND_CUBLASLT_LOOP;
-#endif
-    return built;
-}
-
-#if defined(TEGROUP_IMPL_CUDA)
-/* The current device as a target; sm stays 0 where there is none. */
-static inline int32_t tegroup_impl_cuda_target(tegroup_target *target);
-/* Complete a plan for the current device: tile, kernel, attributes. */
-static inline tegroup_status tegroup_impl_cuda_plan(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                    tegroup_plan *plan, tegroup_error *error);
-/* Of these backends those whose kernels this unit holds for the current device, whose architecture is sm. */
-static inline uint32_t tegroup_impl_cuda_images(uint32_t built, int32_t sm);
-/* Version of the cuBLASLt that this descriptor reaches; 0 = none. */
-static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc);
-#endif
 
 /* Have groups of this operand each a width of their own and no common leading dimension? */
 static inline int tegroup_impl_packed(const tegroup_problem *p, tegroup_impl_operand operand, int64_t ld) {

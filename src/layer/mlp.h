@@ -19,10 +19,11 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/epilogue.h"
+#include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "gemm/run.h"
 #include "core/activation_formulas.h"
-#include "core/epilogue.h"
 #include "layer/activation.h"
 #include "layer/linear.h"
 #include "layer/mlp_rules.h"
@@ -46,12 +47,11 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
     return tegroup_impl_linear_made(layer == TEGROUP_MLP_FC1 ? plans->fc1 : plans->fc2, product);
 }
 
-#if TEGROUP_IMPL_FUSED_KERNELS
-static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
-                                                          tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error);
+#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+/* Gradients of row_scale, of the sums that a dgrad with a gradient in its epilogue leaves in D's place. */
+static inline tegroup_status tegroup_impl_cuda_row_sums(const tegroup_activation_backward_desc *desc,
+                                                        const float *sums, struct CUstream_st *stream,
+                                                        tegroup_error *error);
 #endif
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
@@ -92,6 +92,7 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
     const int required = desc->fusion == TEGROUP_FUSION_REQUIRED;
     const int64_t rows = desc->options.expected_rows > 0 ? desc->options.expected_rows : desc->input.shape.rows,
                   average = tegroup_impl_ceil_div(rows, tegroup_impl_max(1, desc->input.shape.groups));
+    const tegroup_impl_backend *backend = tegroup_impl_backend_of(product->backend);
     const char *why;
     if (!tegroup_impl_mlp_wants(desc, TEGROUP_MLP_FC2, (int)op)) return TEGROUP_OK;
     why = tegroup_impl_mlp_unfused(desc, product, op);
@@ -103,11 +104,10 @@ static inline tegroup_status tegroup_impl_mlp_fuse(const tegroup_mlp_desc *desc,
                 && desc->input.shape.cols > tegroup_impl_mul(6, average))))
         return TEGROUP_OK;
     *fused |= bit;
-    (void)kernel; /* of a build without them */
-#if TEGROUP_IMPL_FUSED_KERNELS
-    if (!product->hypothetical) return tegroup_impl_cuda_plan_fused(product, kernel, error);
-#endif
-    return TEGROUP_OK;
+    if (product->hypothetical) return TEGROUP_OK;
+    TEGROUP_IMPL_RULE(backend->plan_fused != NULL, ERROR_PLAN, "plan", "must be of a backend that fuses in this build",
+                      TEGROUP_BACKEND_SM90, product->backend);
+    return backend->plan_fused(product, kernel, error);
 }
 
 /* The product whose plan needs the most workspace, of all or of the weight gradients alone. */
@@ -486,12 +486,13 @@ static inline tegroup_status tegroup_impl_mlp_run(const tegroup_impl_mlp_product
 static inline tegroup_status tegroup_impl_mlp_run_fused(const tegroup_impl_mlp_product *p,
                                                         const tegroup_impl_epilogue *epilogue,
                                                         struct CUstream_st *stream, tegroup_error *error) {
-#if TEGROUP_IMPL_FUSED_KERNELS
-    return tegroup_impl_cuda_gemm_fused(p->plan, &p->gemm, epilogue, stream, error);
-#else
-    (void)p, (void)epilogue, (void)stream, (void)error;
-    return TEGROUP_OK;
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_backend_of(p->plan->backend)->run_fused(p->plan, &p->gemm, epilogue, stream, error));
+#if TEGROUP_IMPL_FUSED_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
+    if (p->gemm.op == TEGROUP_OP_DGRAD)
+        return tegroup_impl_cuda_row_sums(&epilogue->gradient, (const float *)p->gemm.d.data, stream, error);
 #endif
+    return TEGROUP_OK;
 }
 
 #define TEGROUP_IMPL_BIT(name) (1u << TEGROUP_IMPL_MLP_##name)

@@ -7,6 +7,7 @@ check_rooms.py --write  rewrites the #include lines of every part by what it use
 A part opens with its title, then `#pragma once` and what it includes, for editors and for these tests; tools/stitch.sh leaves both out. Public
 declarations (*_types.h) are the contract, which every room may use.
 """
+import functools
 import os
 import re
 import subprocess
@@ -26,10 +27,11 @@ CALLS_OF_C = re.compile(
 INCLUDES = re.compile(r'\A(?:#pragma once\n|#include "[a-z]+/\w+\.h"\n)+\n?')
 
 
-def listed():
-    """The numbered parts in the order of the stitched files."""
+@functools.lru_cache(None)
+def listed(*lists):
+    """The numbered parts in the order of the stitched files, or of one of them."""
     parts = []
-    for name in ("tegroup.parts", "tegroup_cuda.parts"):
+    for name in lists or ("tegroup.parts", "tegroup_cuda.parts"):
         for line in open(os.path.join(SRC, name)):
             words = line.split()
             if len(words) == 2 and words[0] == "part":
@@ -46,7 +48,8 @@ def read(part):
 
 
 def plain_c(part):
-    return part == "cuda/cublaslt_setup.h" or not (part.startswith("cuda/") or part.endswith("_cuda.h"))
+    """Whether it is a part of tegroup.h."""
+    return part in listed("tegroup.parts")
 
 
 def instances(name):
@@ -90,7 +93,10 @@ def defined(text):
 def declared(text):
     """Functions of which a part has a prototype: it need not include who defines them."""
     flat = re.sub(r"\{[^{}]*\}", ";", re.sub(r"^#(?:.*\\\n)*.*$", "", text, flags=re.M))
-    return set(re.findall(r"^(?:static inline|TEGROUP_API\w*) [^;=(]*?\b(tegroup_\w+)\([^;{}]*\);", flat, re.M))
+    names = set(re.findall(r"^(?:static inline|TEGROUP_API\w*) [^;=(]*?\b(tegroup_\w+)\([^;{}]*\);", flat, re.M))
+    for line in re.findall(r"^static inline tegroup_impl_\w+_function ([^;(]*);", flat, re.M): # by a function type
+        names.update(NAME.findall(line))
+    return names
 
 
 def owner_of(name, owners):
