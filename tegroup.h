@@ -142,7 +142,7 @@
  *     TEGROUP_NO_MOE         router, permutation, permute and combine
  *     TEGROUP_NO_CUDA        all of them: nvcc does not pull in tegroup_cuda.cuh
  *
- * docs/performance.md has the seconds of each. */
+ * docs/lab/compile-time.md has the seconds of each. */
 
 /* The only CUDA types in this header, by their tags, so that no toolkit is needed to include it:
  * cudaStream_t is struct CUstream_st *, cublasLtHandle_t is struct cublasLtContext *. */

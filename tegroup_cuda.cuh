@@ -4906,7 +4906,7 @@ static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(i
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
 /* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160 and 192
- * columns take as long as 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+ * columns take as long as 160, 165, 176 and 203 (measured: docs/lab/tile-choice.md, "Fitting tiles"). */
 static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
     return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
 }
@@ -6498,7 +6498,7 @@ static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, dou
 
 /* What the rows of an operation cost on an H200: nanoseconds of a tile for each term of its sums, and terms that its results take
  * as long as; TB/s of what is read and written; microseconds of a call. Fitted to the times of all rows in 3,500 products of 4 to 256
- * groups, 4 to 2,048 rows in each, 192 to 28,672 columns, results of two bytes (docs/performance.md, "Which tile"). */
+ * groups, 4 to 2,048 rows in each, 192 to 28,672 columns, results of two bytes (docs/lab/tile-choice.md, "Which tile"). */
 typedef struct tegroup_impl_sm90_cost {
     double tile_rows, tile_cols; /* rows of D that belong to groups; a weight gradient: its lines */
     double ns, results, tb, us;
@@ -6606,7 +6606,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
 
 /* How many blocks of tiles of 64 rows come late, when others are done, with a tile each: as many as are there from the start, if groups have
  * few rows, and weights take rounds to read and long enough, 150 us, that some blocks are ahead of others by what one takes to begin. Where
- * one group has most of the rows, how many of the others have any is not known. (Measured: docs/performance.md, "Blocks that come late".) */
+ * one group has most of the rows, how many of the others have any is not known. (Measured: docs/lab/decode.md.) */
 static inline int64_t tegroup_impl_sm90_late(const tegroup_gemm_desc *desc, const tegroup_problem *p, int64_t blocks) {
     const int forward = p->op == TEGROUP_OP_FORWARD, i = TEGROUP_IMPL_SM90_64X256;
     const double count = (double)tegroup_impl_max(1, p->groups), total = (double)tegroup_impl_expected_rows(desc, p),
@@ -6668,7 +6668,7 @@ static inline int32_t tegroup_impl_sm90_usual(const tegroup_gemm_desc *desc, con
                       : TEGROUP_IMPL_SM90_WGRAD_128X192);
     }
     /* Where one of many small groups has most of the rows, how many of the others have any is not known: tiles for few rows; tiles that
-     * fit where one of them has all of the largest group's rows, and long weights, or they are very many (measured: docs/performance.md,
+     * fit where one of them has all of the largest group's rows, and long weights, or they are very many (docs/lab/tile-choice.md,
      * "Which tile"). */
     if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2) {
         const int forward = p->op == TEGROUP_OP_FORWARD,
@@ -6729,7 +6729,7 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int3
 
 /* How many of the last groups have narrow tiles alone. Where all groups have as many lines of tiles the last round of tiles is hardly
  * ever full: 3,840 are 29 rounds of 132, and 12 tiles that take as long as a round. Narrow ones fill what is missing. A call takes
- * what the block with most has to do, to within a percent (docs/performance.md, "Even groups"). */
+ * what the block with most has to do, to within a percent (docs/lab/tile-choice.md, "Even groups"). */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
                                                  int64_t blocks) {
     typedef tegroup_impl_sm90_turns shape;
@@ -6756,7 +6756,7 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
 }
 
 /* Whether results of a gradient that is added to FP32 are better staggered: of groups of some 512 to 1,024 rows shared memory is what
- * bounds it (measured: docs/performance.md, "What bounds gradients into FP32"). */
+ * bounds it (measured: docs/lab/wgrad-fp32.md). */
 static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
     const int64_t average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, p->groups);
     return p->accumulate && p->d == TEGROUP_DTYPE_F32 && average >= 512 && average < 1280

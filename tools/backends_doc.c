@@ -42,7 +42,7 @@ static void print_scalings(uint32_t bits) {
 /* ---- Tables ---- */
 
 static const struct feature { uint32_t bit; const char *name, *meaning; } features[] = {
-    {TEGROUP_FEATURE_HOST_MEMORY, "host memory", "operands, results and workspace are in host memory; without it, in device memory"},
+    {TEGROUP_FEATURE_HOST_MEMORY, "host memory", "operands, results and workspace are in host memory; else in device memory"},
     {TEGROUP_FEATURE_HOST_SIZES, "host sizes", "group sizes may be in host memory"},
     {TEGROUP_FEATURE_DEVICE_SIZES, "device sizes", "group sizes may be in device memory"},
     {TEGROUP_FEATURE_GROUP_SCALARS, "group scalars", "alpha and beta may differ by group"},
@@ -161,42 +161,48 @@ int main(void) {
     int failed = print_machine(NULL, host, 0, 0, 0, v);
     printf("# Backends\n\n"
            "Written by `tools/backends_doc.c` from the tables that `tegroup_plan_make` and `tegroup_explain` read: do not edit.\n\n"
-           "A plan takes the first backend of this list that can run the problem on the machine, or the one that `options.backend` names.\n"
-           "Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would give NaN to some.\n"
-           "A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for `sm_90a` alone\n"
-           "(`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and `TEGROUP_NO_CUBLASLT` do\n"
-           "with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out parts of `sm90` and `portable`, and explain names them; the\n"
-           "tables below are of whole builds. The two of cuBLASLt call the one that the process has loaded (or `options.cublaslt_functions`), with the handle\n"
-           "`options.cublaslt`; on the machine itself they are refused where either is missing.\n\n");
+           "A plan takes the first backend of this list that can run the problem on the machine, or the one that `options.backend`\n"
+           "names. Where groups have numbers of columns of their own in d, `portable` comes before `cublaslt_grouped`, which would\n"
+           "give NaN to some. A backend that is not built is refused. This page comes from a plain C build. `sm90` is in code for\n"
+           "`sm_90a` alone (`-gencode arch=compute_90a,code=sm_90a`); `TEGROUP_NO_SM90` leaves it out, as `TEGROUP_NO_PORTABLE` and\n"
+           "`TEGROUP_NO_CUBLASLT` do with theirs. `TEGROUP_NO_F16` and `TEGROUP_NO_BACKWARD` leave out kernels of `sm90` and\n"
+           "`portable`, and explain names them; the tables below are of whole builds. The two of cuBLASLt call the one that the\n"
+           "process has loaded (or `options.cublaslt_functions`), with the handle `options.cublaslt`; on the machine itself they are\n"
+           "refused where either is missing.\n\n");
     print_backends(v);
     printf("\n## What each backend can do, and where\n\n"
-           "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is what\n"
-           "`cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends that are\n"
-           "not built say what they will be held to.\n\n"
-           "`sm90` asks 16 bytes of leading dimensions, of the distance between uniform groups and of data: the first two when the plan is\n"
-           "made, so that another backend is chosen, the last of each call, unless `data_alignment_bytes` says less before. A list's entries\n"
-           "are in device memory, where its kernel looks at them: from an a, b or c elsewhere comes NaN, and to such a d goes nothing. Rows,\n"
-           "n and k can be 2^31 - 512 at the most. For groups of few rows it may take `portable`'s kernel, whose products have the same\n"
-           "bits on Hopper, and which takes lists' entries at any address; with `TEGROUP_NO_PORTABLE` it takes one of its own. Its kernels want 232 registers a thread, which ptxas gives them in whole-program builds alone: with\n"
-           "`-rdc=true` or `-G` they are right, and slow.\n\n"
-           "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and\n"
-           "of the columns of d: of data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own\n"
-           "number of columns is another, gets NaN, unless `ignore_quirks` says that cuBLASLt is to have it all the same. Groups at\n"
-           "`shape.offsets` may begin anywhere: for them it is not taken, unless `data_alignment_bytes` vouches for 16 bytes. That says\n"
-           "at plan time, too, that data will lie at multiples of more bytes: cuBLASLt is then asked for algorithms that may rely on as\n"
-           "many of them as the distances of rows and groups keep, and a call with data elsewhere is refused rather than given other bits.\n\n"
-           "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and the\n"
-           "library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms. That of\n"
-           "`cublaslt_loop` is the one that the library offers for a group of the mean size, so that a row's bits do not follow the rows that\n"
-           "come with it; one for each size of a group, as the library's own callers may keep them, would be faster for some and not do that.\n"
-           "Where data are not aligned to 16 bytes, or a group has a shape that it cannot do, another one runs, whose bits may differ.\n\n");
+           "A backend can run a problem when one of its rows admits it. SM is the compute capability, 10 * major + minor. cuBLAS is\n"
+           "what `cublasLtGetVersion` says at run time. Alignment is asked of leading dimensions and addresses. Rows of backends\n"
+           "that are not built say what they will be held to.\n\n"
+           "`sm90` asks 16 bytes of leading dimensions, of the distance between uniform groups and of data: the first two when the\n"
+           "plan is made, so that another backend is chosen, the last of each call, unless `data_alignment_bytes` says less before.\n"
+           "A list's entries are in device memory, where its kernel looks at them: from an a, b or c elsewhere comes NaN, and to\n"
+           "such a d goes nothing. Rows, n and k can be 2^31 - 512 at the most. For short groups it may take `portable`'s kernel,\n"
+           "whose products have the same bits on Hopper, and which takes lists' entries at any address; with `TEGROUP_NO_PORTABLE`\n"
+           "it takes one of its own. Its kernels want 232 registers a thread, which ptxas gives them in whole-program builds alone:\n"
+           "with `-rdc=true` or `-G` they are right, and slow.\n\n"
+           "`cublaslt_grouped` asks 16 bytes of addresses and, by quirks 4 and 6, of leading dimensions and of the columns of d: of\n"
+           "data pointers and common widths it is checked; a group of a list that starts elsewhere, or whose own number of columns\n"
+           "is another, gets NaN, unless `ignore_quirks` says that cuBLASLt is to have it all the same. Groups at `shape.offsets`\n"
+           "may begin anywhere: for them it is not taken, unless `data_alignment_bytes` vouches for 16 bytes. That says at plan\n"
+           "time, too, that data will lie at multiples of more bytes: cuBLASLt is then asked for algorithms that may rely on as many\n"
+           "of them as the distances of rows and groups keep, and a call with data elsewhere is refused rather than given other\n"
+           "bits.\n\n"
+           "The sums of the two cuBLASLt backends are ordered by the algorithm that the plan holds, and `numerics_id` covers it and\n"
+           "the library's version: one plan gives the same bits each time, but plans for other row counts may hold other algorithms.\n"
+           "That of `cublaslt_loop` is the one that the library offers for a group of the mean size, so that a row's bits do not\n"
+           "follow the rows that come with it; one for each size of a group, as the library's own callers may keep them, would be\n"
+           "faster for some and not do that. Where data are not aligned to 16 bytes, or a group has a shape that it cannot do,\n"
+           "another one runs, whose bits may differ.\n\n");
     print_rules();
     printf("\n## Quirks\n\n"
-           "Combinations of library, machine and case that are known to go wrong. `ignore_quirks` with bit q set takes the risk of quirk q.\n\n");
+           "Combinations of library, machine and case that are known to go wrong. `ignore_quirks` with bit q set takes the risk of\n"
+           "quirk q.\n\n");
     print_quirks();
     printf("\n## What explain prints\n\n"
-           "`tegroup_explain` answers for any machine, present or not: describe it in a `tegroup_target`. `target.built` is the set of\n"
-           "backends in the build; 0 means this build. Below: eight experts, a buffer of 4,096 rows, n = k = 1,024, two CPU threads.\n");
+           "`tegroup_explain` answers for any machine, present or not: describe it in a `tegroup_target`. `target.built` is the set\n"
+           "of backends in the build; 0 means this build. Below: eight experts, a buffer of 4,096 rows, n = k = 1,024, two CPU\n"
+           "threads.\n");
     failed |= print_machine("F32 in host memory, no GPU, this build:", host, 0, 0, 0, v);
     failed |= print_machine("BF16 forward in device memory on an H200 (SM 90) with cuBLAS 13.10, this build: nothing can run it.", forward, 90, 131000, 0, v);
     failed |= print_machine("The same with every backend built:", forward, 90, 131000, ALL_BUILT, v);

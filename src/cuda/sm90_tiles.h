@@ -168,7 +168,7 @@ static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(i
     return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
 }
 /* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160 and 192
- * columns take as long as 160, 165, 176 and 203 (measured: docs/performance.md, "Tiles that fit the groups"). */
+ * columns take as long as 160, 165, 176 and 203 (measured: docs/lab/tile-choice.md, "Fitting tiles"). */
 static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
     return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
 }

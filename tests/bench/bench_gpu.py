@@ -22,7 +22,7 @@ Problems with even groups come first. A call that runs out of --seconds stops be
 
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --splits uniform --out build/one.json
   bench_gpu.py --cublaslt /opt/cublas/lib/libcublasLt.so.13 --merge build/one.json --out build/two.json
-  bench_gpu.py --seconds 0 --merge build/two.json --into docs/performance.md
+  bench_gpu.py --seconds 0 --merge build/two.json --into docs/lab/all-backends.md
   bench_gpu.py --beside before=../before/build/libtegroup.so --backends sm90 --ops forward,dgrad
 """
 import argparse
@@ -528,7 +528,7 @@ def arguments(words):
     parser.add_argument("--helper", type=pathlib.Path, default=ROOT / "build/libhost_calls.so")
     parser.add_argument("--merge", type=pathlib.Path, nargs="*", default=[], help="results to keep: their problems are not measured again")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench_gpu.json", help="build/bench_gpu.json; a table goes beside it (.md)")
-    parser.add_argument("--into", metavar="PAGE", help="put the table between the markers of this page, such as docs/performance.md")
+    parser.add_argument("--into", metavar="PAGE", help="put the table between the markers of this page, such as docs/lab/all-backends.md")
     options = parser.parse_args(words)
     options.command = shlex.join(["tests/bench/bench_gpu.py", *words])
     options.problems = tables.problems(tables.load(ROOT / "tests/bench/shapes.json")["gemm"], options.shapes, options.ops, options.splits)

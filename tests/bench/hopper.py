@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the Hopper backend (sm90) must reach, judged from saved results; nothing is measured here.
 
-  hopper.py RESULT.json [RESULT.json ...] [--into PAGE]
+  hopper.py RESULT.json [RESULT.json ...] [--into docs/performance.md] [--cells-into docs/lab/peers.md]
 
 The files are those of bench_gpu.py and compile_times.py; several count as one. It prints the required figures, then every cell that
 they are made of. The exit status is 1 where a required figure is missed. What was not measured is missed, too: torch, cuBLASLt called
@@ -224,6 +224,10 @@ def in_short(found):
     return tables.rows_of(["figure", "required", "goal", "measured", ""], rows, left=5), good
 
 
+def losses_first(found):
+    return sorted(found, key=lambda f: f.judge()[1] != "MISSED")
+
+
 def missed(found):
     """Lines of Markdown: the cells that miss what is required of each."""
     rows = [[f.what, c.name, "not measured" if c.value is None else f.text(c.value), c.words]
@@ -272,12 +276,15 @@ def beside_peers(result):
 def main(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=pathlib.Path, nargs="+")
-    parser.add_argument("--into", metavar="PAGE", help="put the figures, what they miss and sm90 beside the best peers between this page's markers")
+    parser.add_argument("--into", metavar="PAGE", help="put the figures, missed ones first, and sm90 beside the best peers between this page's markers")
+    parser.add_argument("--cells-into", metavar="PAGE", help="put the cells that miss what is required of each between this page's markers")
     options = parser.parse_args(words)
     result = tables.merge(tables.load(path) for path in options.results)
     found = figures(result, tables.load(FOLDER / "shapes.json")["gemm"], tables.load(FOLDER / "peers.json"))
     if options.into:
-        tables.put_between_markers(options.into, "\n".join([*in_short(found)[0], "", *missed(found), "", beside_peers(result)]), "hopper")
+        tables.put_between_markers(options.into, "\n".join([*in_short(losses_first(found))[0], "", beside_peers(result)]), "hopper")
+    if options.cells_into:
+        tables.put_between_markers(options.cells_into, "\n".join([*missed(found), ""]), "hopper-cells")
     text, good = report(result, found)
     print(text, end="")
     return 0 if good else 1

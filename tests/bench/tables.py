@@ -2,6 +2,7 @@
 import json
 import pathlib
 import statistics
+import textwrap
 
 OPS = ("forward", "dgrad", "wgrad", "wgrad32")  # wgrad32: added to an FP32 gradient
 SPLITS = ("uniform", "zipf16", "routed")
@@ -183,6 +184,16 @@ def other_builds(result):
     return lines
 
 
+def wrapped(text, columns=120):
+    """Markdown whose lines are no longer than the documentation's, but for those of tables."""
+    out = []
+    for line in text.split("\n"):
+        longer = len(line) > columns and not line.lstrip().startswith("|")
+        indent = "  " if line.startswith(("- ", "  ")) else ""
+        out += textwrap.wrap(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) if longer else [line]
+    return "\n".join(out)
+
+
 def put_between_markers(path, text, name="bench_gpu"):
     """Replace what stands between a page's two markers of that name."""
     markers = [f"<!-- {name}: {place} -->" for place in ("begin", "end")]
@@ -191,7 +202,7 @@ def put_between_markers(path, text, name="bench_gpu"):
     _, end, after = rest.partition(markers[1])
     if not begin or not end:
         raise SystemExit(f"{path} lacks the lines {markers[0]} and {markers[1]}")
-    pathlib.Path(path).write_text(f"{before}{begin}\n{text}{end}{after}")
+    pathlib.Path(path).write_text(f"{before}{begin}\n{wrapped(text)}{end}{after}")
 
 
 def load(path):

@@ -143,6 +143,10 @@ def tables_and_ratios():
     tables.put_between_markers(page, "new\n")
     tables.put_between_markers(page, "more\n", "hopper")
     assert page.read_text() == "before\n\n<!-- bench_gpu: begin -->\nnew\n<!-- bench_gpu: end -->\n\nafter\n<!-- hopper: begin -->\nmore\n<!-- hopper: end -->"
+    long = "\n".join(["- " + "word --option " * 20, "| " + "cell " * 40 + "|", "", "short"])
+    wrapped = tables.wrapped(long).split("\n")
+    assert max(map(len, wrapped[:3])) <= 120 and wrapped[1].startswith("  ") and wrapped[3:] == long.split("\n")[1:], wrapped
+    assert tables.wrapped(long).split() == long.split()
 
 
 def hopper_result():
@@ -197,8 +201,8 @@ def hopper_passes_and_prints_every_cell():
             files.append(str(WORK / f"hopper{i}.json"))
             pathlib.Path(files[i]).write_text(json.dumps(part))
         page = WORK / "page.md"
-        page.write_text("<!-- hopper: begin --><!-- hopper: end -->")
-        assert hopper.main([*files, "--into", str(page)]) == 0
+        page.write_text("<!-- hopper: begin --><!-- hopper: end --><!-- hopper-cells: begin --><!-- hopper-cells: end -->")
+        assert hopper.main([*files, "--into", str(page), "--cells-into", str(page)]) == 0
         table = page.read_text()
         assert "| mixtral fc1 | wgrad |  | " in table and table.count("1.160 |") > 20 and "None" not in table and "nan" not in table, table
         assert "| geometric mean of wgrad cells / best peer | 1.05 | 1.12 | 1.160, of 30 | pass, goal |" in table and "Of single cells none misses" in table, table
@@ -248,7 +252,9 @@ def hopper_misses():
         assert good == (not any("MISSED" in line for line in short)) and good == ("MISSED" not in expected), (i, short)
         assert any(all(word in line for word in expected) for line in short), (i, expected, short)
         if "MISSED" in expected and i == 0:
-            found = hopper.missed(hopper.figures(result, SHAPES, PEERS))
+            found = hopper.figures(result, SHAPES, PEERS)
+            assert "MISSED" in hopper.in_short(hopper.losses_first(found))[0][2] and "MISSED" not in hopper.in_short(found)[0][2]
+            found = hopper.missed(found)
             assert len(found) == 3 and found[2].startswith("| each cell / best peer | gpt-oss fc1 wgrad routed | 0.967 | "), found
     result = hopper_result()
     without(tables.TORCH, one)(result)

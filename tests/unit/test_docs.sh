@@ -1,7 +1,7 @@
 #!/bin/sh
 # The documentation does what it says. One line a test:
 #   ok NAME | not ok NAME | skip NAME reason
-# The exit status is 1 if a test failed. Fenced blocks of README.md and docs/*.md are taken by their language:
+# The exit status is 1 if a test failed. Fenced blocks of README.md, docs/*.md and docs/lab/*.md are taken by their language:
 #   sh     run as written, in a copy of the tree. `make` runs only its quick targets; of the others make says what it would do
 #   cuda   the quickstart for GPUs; tests/unit/test_examples.sh compiles and runs it
 #   c      compiled and run. A block with a main is a whole program. Any other goes on from step 4 of examples/quickstart.c: its
@@ -38,7 +38,7 @@ mkdir "$work/blocks" "$work/tree"
 cd "$root" || exit
 tar -cf - $(ls | grep -vx build) | tar -C "$work/tree" -xf - || exit
 cd "$work/tree" || exit
-pages="README.md $(echo docs/*.md)"
+pages="README.md $(echo docs/*.md docs/lab/*.md)"
 
 # ---- blocks: NUMBER.LANGUAGE holds one, NUMBER.name where it stands ----
 awk -v to="$work/blocks" '
@@ -144,7 +144,12 @@ for page in $pages; do
 done > "$work/log" 2>&1
 [ ! -s "$work/log" ]
 report $? 'links resolve'
-for page in docs/*.md; do grep -qF "($page" README.md || echo "$page is not linked from README.md"; done > "$work/log"
+unlinked() { # folder, index: pages of the one that the other does not link to
+    for page in "$1"/*.md; do
+        [ "$page" = "$2" ] || grep -qF "($(realpath -m --relative-to="$(dirname "$2")" "$page")" "$2" || echo "$page is not linked from $2"
+    done
+}
+{ unlinked docs README.md; unlinked docs/lab docs/lab/README.md; grep -qF '(lab/README.md)' docs/performance.md || echo 'docs/lab/README.md is not linked from docs/performance.md'; } > "$work/log"
 for picture in docs/*.svg; do grep -qF "($(basename "$picture")" docs/*.md || grep -qF "($picture" README.md || echo "$picture is not shown"; done >> "$work/log"
 [ ! -s "$work/log" ]
 report $? 'every page and picture is reachable'
@@ -153,6 +158,60 @@ cat $pages | grep -oE '\b(TEGROUP|tegroup)_[A-Za-z0-9_]+' | sort -u | while read
 done > "$work/log"
 [ ! -s "$work/log" ]
 report $? 'names in the pages exist'
+
+# ---- files that pages name ----
+# A word with a folder of the tree, and a word that ends like a file, are files: where it says, from the top, from src or from docs,
+# or, without a folder, anywhere. What is made lies in build/, and what others have stands in the list.
+named() { # pages on standard input: "what is named" a line
+    sed 's|https\{0,1\}://[^ )>]*||g' | grep -oE '[A-Za-z0-9_./*-]+' | sed 's|[.,]*$||' |
+        grep -E '^(\.\./)*(src|docs|tests|tools|examples)/[A-Za-z0-9_./*-]+$|^([A-Za-z0-9_.-]+/)*[A-Za-z0-9][A-Za-z0-9_*-]*\.(h|hpp|c|cu|cuh|py|sh|md|svg|json|txt|parts|awk)$' | sort -u
+}
+elsewhere='gpt_oss/torch/model.py|stdio.h|stdlib.h|cuda_bf16.h|gemm.hpp|grouped_linear.py|cublaslt_grouped_gemm.cu'
+missing() { # names on standard input: those that no file has
+    grep -vxE "$elsewhere" | while read -r name; do
+        case $name in
+        build/*) ;;
+        */*) name=${name##*../}
+            for file in $name; do [ -e "$file" ] || [ -e "src/$file" ] || [ -e "docs/$file" ] || [ -e "docs/lab/$file" ] || echo "$name: no such file"; done ;;
+        *) [ -n "$(find . -name "$name" | head -n 1)" ] || echo "$name: no such file" ;;
+        esac
+    done
+}
+cat $pages | named | missing > "$work/log"
+[ ! -s "$work/log" ]
+report $? 'files that the pages name exist'
+printf '%s\n' 'see `src/core/no_such_part.h`, nor `no_such_tool.py`, `core/no_such.h`.' 'https://example.org/other.py and `tools/stitch.sh`, README.md, `core/checks.h`' | named | missing | tr '\n' ' ' > "$work/log"
+grep -qx 'core/no_such.h: no such file no_such_tool.py: no such file src/core/no_such_part.h: no such file ' "$work/log"
+report $? 'a file that does not exist would be seen'
+
+# ---- how long, how wide ----
+wide() { # pages: their lines beyond 120 columns, but for tables, addresses of links, what programs print, and compile commands
+    for page; do
+        LC_ALL=C.UTF-8 awk -v page="$page" '
+            /^ *```/ { inside = !inside; text = inside && /```text/; next }
+            text || /^ *\|/ || (inside && /^\/\* (cc|nvcc) .* \*\/$/) { next }
+            { line = $0; gsub(/\]\(https?:[^)]*\)/, "]", line) }
+            length(line) > 120 { print page ":" FNR ": " length(line) " columns" }' "$page"
+    done
+}
+wide $pages CHANGELOG.md > "$work/log"
+[ ! -s "$work/log" ]
+report $? 'pages are at most 120 columns wide'
+long=$(printf '%0121d' 0)
+printf '%s\n' "$long" "| $long |" '```text' "$long" '```' '```c' "$long" '```' > "$work/wide.md"
+wide "$work/wide.md" | sed 's|.*/||' | tr '\n' ' ' > "$work/log"
+grep -qx 'wide.md:1: 121 columns wide.md:7: 121 columns ' "$work/log"
+report $? 'a line that is too long would be seen'
+short() { # page, lines allowed: says what it has beyond them, not counting code
+    lines=$(awk '/^```/ { inside = !inside; next } !inside' "$1" | wc -l)
+    [ "$lines" -le "$2" ] || echo "$1 has $lines lines, not $2"
+}
+{ short README.md 120; [ "$(wc -l < docs/performance.md)" -le 150 ] || echo "docs/performance.md has more than 150 lines"; short docs/architecture.md 220; } > "$work/log"
+[ ! -s "$work/log" ]
+report $? 'README.md has at most 120 lines without code, docs/performance.md 150, docs/architecture.md 220'
+{ yes | head -n 121; echo '```'; echo code; echo '```'; } > "$work/long.md"
+[ -z "$(short "$work/long.md" 121)" ] && [ -n "$(short "$work/long.md" 120)" ]
+report $? 'a page that is too long would be seen'
 
 # ---- statuses, bits, tables ----
 cat > "$work/statuses.c" <<'STATUSES'
