@@ -65,30 +65,34 @@
  *   [32] core/problem.h           The problem of a GEMM
  *   [33] core/backend_table.h     Backend and quirk tables
  *   [34] core/numerics.h          What decides the bits of a result
- *   [35] core/epilogue.h          An activation in an epilogue
- *   [36] gemm/prepare.h           Prepare a snapshot
- *   [37] cpu/rows.h               Rows
- *   [38] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [39] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [40] gemm/backends.h          The backends, a row of functions each
- *   [41] gemm/verdicts.h          What each backend can do
- *   [42] gemm/plan.h              Explain and plan
- *   [43] core/product.h           The product of one group
- *   [44] cpu/gemm.h               CPU GEMM
- *   [45] gemm/check.h             What a call checks
- *   [46] gemm/run.h               Run
- *   [47] gemm/tune.h              Tune, save and load a plan
- *   [48] cpu/real.h               Formulas
- *   [49] core/activation_formulas.h Activation formulas
- *   [50] layer/activation.h       Activations
- *   [51] layer/linear.h           Grouped linear layer
- *   [52] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [53] layer/mlp.h              Grouped MLP
- *   [54] layer/chain_rules.h      Op chain: rules and buffers
- *   [55] layer/chain.h            Op chain
- *   [56] gemm/validate.h          Validate
- *   [57] moe/router.h             Router
- *   [58] moe/permutation.h        Permute and combine
+ *   [35] core/choice.h            What a plan chooses
+ *   [36] core/epilogue.h          An activation in an epilogue
+ *   [37] gemm/prepare.h           Prepare a snapshot
+ *   [38] cpu/rows.h               Rows
+ *   [39] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [40] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [41] cuda/sm90_kernels.h      Hopper GEMM: the table of kernels
+ *   [42] cuda/sm90_schedule.h     Hopper GEMM: what the scheduler knows of tiles
+ *   [43] cuda/sm90_choice.h       Hopper GEMM: which kernel a plan takes
+ *   [44] gemm/backends.h          The backends, a row of functions each
+ *   [45] gemm/verdicts.h          What each backend can do
+ *   [46] gemm/plan.h              Explain and plan
+ *   [47] core/product.h           The product of one group
+ *   [48] cpu/gemm.h               CPU GEMM
+ *   [49] gemm/check.h             What a call checks
+ *   [50] gemm/run.h               Run
+ *   [51] gemm/tune.h              Tune, save and load a plan
+ *   [52] cpu/real.h               Formulas
+ *   [53] core/activation_formulas.h Activation formulas
+ *   [54] layer/activation.h       Activations
+ *   [55] layer/linear.h           Grouped linear layer
+ *   [56] layer/mlp_rules.h        Grouped MLP: tensors and rules
+ *   [57] layer/mlp.h              Grouped MLP
+ *   [58] layer/chain_rules.h      Op chain: rules and buffers
+ *   [59] layer/chain.h            Op chain
+ *   [60] gemm/validate.h          Validate
+ *   [61] moe/router.h             Router
+ *   [62] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -659,6 +663,7 @@ typedef struct tegroup_target {
     int32_t  cublaslt_version; /* cublasLtGetVersion(): 130100 is 13.1, 131000 is 13.10; 0 = none              */
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
+    int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
 } tegroup_target;
 
 /* What explain says of one backend. */
@@ -674,6 +679,10 @@ typedef struct tegroup_verdict {
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
+    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in the plan;
+                                0: not OK, or not known before the plan is made on the GPU. Speed only           */
+    const char     *tile_why; /* why this tile; NULL where none is known                                        */
+    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a rule */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem
@@ -1750,9 +1759,17 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
     char head[40];
     if (!verdict) return snprintf(buffer, size, "?");
     name = tegroup_backend_name(verdict->backend);
-    if (verdict->status == TEGROUP_OK)
+    if (verdict->status == TEGROUP_OK && !verdict->tile_why)
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
+    if (verdict->status == TEGROUP_OK) {
+        char predicted[40] = "";
+        if (verdict->predicted_us > 0)
+            snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
+        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
+                        verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
+                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
+    }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
     return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
                                   head, buffer, size);
@@ -3701,6 +3718,12 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
 }
 
+static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
+    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
+}
+
+/* ==== [35] What a plan chooses (src/core/choice.h) ==== */
+
 /* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
 typedef struct tegroup_impl_choice {
     uint64_t words[8];
@@ -3719,11 +3742,32 @@ static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const
     if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
-static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
-    return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
+/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks. SM90 has the
+ * driver's function that makes tensor maps besides, how many of the last groups have narrow tiles alone, and the kernel's number in
+ * its table. */
+enum {
+    TEGROUP_IMPL_PLANNED_KERNEL,
+    TEGROUP_IMPL_PLANNED_THREADS,
+    TEGROUP_IMPL_PLANNED_SHARED,
+    TEGROUP_IMPL_PLANNED_BLOCKS,
+    TEGROUP_IMPL_PLANNED_ENCODE,
+    TEGROUP_IMPL_PLANNED_NARROWS,
+    TEGROUP_IMPL_PLANNED_ROW
+};
+
+/* What a backend says of the tile that it takes. */
+typedef struct tegroup_impl_forecast {
+    const char *why; /* NULL: it says nothing */
+    double us;       /* predicted time of a call; 0: not predicted */
+} tegroup_impl_forecast;
+
+/* Rows of all groups together that a plan is made for. */
+static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
+    if (desc->options.expected_rows > 0) return desc->options.expected_rows;
+    return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
 }
 
-/* ==== [35] An activation in an epilogue (src/core/epilogue.h) ==== */
+/* ==== [36] An activation in an epilogue (src/core/epilogue.h) ==== */
 
 /* An activation in the epilogue of a forward product, or the gradient of one in that of a dgrad. */
 typedef struct tegroup_impl_epilogue {
@@ -3734,7 +3778,7 @@ typedef struct tegroup_impl_epilogue {
     tegroup_activation_backward_desc gradient; /* of D, whose memory holds sums for grad_row_scale instead */
 } tegroup_impl_epilogue;
 
-/* ==== [36] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [37] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -3798,7 +3842,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [37] Rows (src/cpu/rows.h) ==== */
+/* ==== [38] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3904,7 +3948,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [38] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [39] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -3962,10 +4006,12 @@ static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_
                             tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
-static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {
-    *m = TEGROUP_IMPL_CPU_TILE_M;
-    *n = TEGROUP_IMPL_CPU_TILE_N;
-    *k = TEGROUP_IMPL_CPU_TILE_K;
+static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan,
+                                         tegroup_impl_forecast *forecast) {
+    (void)desc, (void)target, (void)forecast; /* there is one */
+    plan->tile_m = TEGROUP_IMPL_CPU_TILE_M;
+    plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
+    plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */
@@ -4195,7 +4241,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [39] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [40] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4566,10 +4612,443 @@ static inline void tegroup_impl_lt_loop_workspace(const tegroup_plan *plan, tegr
     }
 }
 
-/* ==== [40] The backends, a row of functions each (src/gemm/backends.h) ==== */
+/* ==== [41] Hopper GEMM: the table of kernels (src/cuda/sm90_kernels.h) ==== */
+
+enum {
+    TEGROUP_IMPL_SM90_K = 64,            /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
+    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_USUAL = 132,       /* multiprocessors of an H100 SXM and of an H200 */
+    TEGROUP_IMPL_SM90_WIDE = 192,        /* columns of a tile where some are narrow */
+    TEGROUP_IMPL_SM90_NARROW = 128,      /* and of these */
+    TEGROUP_IMPL_SM90_FIT = 32,          /* rows of D, of which a tile that fits its group has a multiple */
+    TEGROUP_IMPL_SM90_SMALLER = 4        /* multiples below the largest that such a tile may have */
+};
+
+/* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
+ *
+ *   name      TEGROUP_IMPL_SM90_<name> is its number, which a plan holds; the tile's rows and columns of D are in it
+ *   op        1 forward, 2 dgrad, 3 wgrad, as tegroup_op
+ *   lines ... flips   what tegroup_impl_sm90_shape is made with, and explains
+ *   ns        nanoseconds that a tile takes for one of k
+ *   epilogue  what its results take, in k that would take as long
+ *   tb        TB/s at which operands are read and results are written
+ *   us        microseconds to launch, and to fill and drain the pipeline
+ *
+ * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x 128, for groups
+ * of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to us are of an H200, fitted to
+ * the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+#define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
+    KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
+    KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
+    KERNEL(FORWARD_128X256, 1, 64, 256, 0, 2, 0, 10.50, 109, 4.37, 12.0)                                               \
+    KERNEL(FORWARD_192X128, 1, 128, 192, 1, 3, 1, 7.41, 19, 4.35, 11.7)                                                \
+    KERNEL(FORWARD_64X128, 1, 64, 128, 1, 2, 0, 3.98, 40, 4.25, 10.6)                                                  \
+    KERNEL(DGRAD_128X192, 2, 128, 192, 1, 3, 0, 7.90, 0, 4.20, 16.3)                                                   \
+    KERNEL(DGRAD_64X256, 2, 64, 256, 1, 4, 0, 6.55, 43, 4.34, 12.3)                                                    \
+    KERNEL(DGRAD_128X256, 2, 64, 256, 0, 2, 0, 10.53, 105, 4.57, 11.7)                                                 \
+    KERNEL(DGRAD_192X128, 2, 128, 192, 1, 3, 1, 7.28, 9, 4.62, 12.8)                                                   \
+    MMA(DGRAD_64X128, 2, 11.76, 212, 4.43, 10.8)                                                                       \
+    KERNEL(WGRAD_128X192, 3, 128, 192, 1, 4, 0, 8.76, 144, 3.23, 14.9)                                                 \
+    KERNEL(WGRAD_128X128, 3, 128, 128, 1, 4, 0, 7.20, 143, 5.29, 17.5)                                                 \
+    KERNEL(WGRAD_192X128, 3, 128, 192, 1, 3, 1, 8.71, 170, 3.62, 6.4)
+
+enum {
+#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_MMA_NUMBER(name, op, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+    TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_NUMBER, TEGROUP_IMPL_SM90_MMA_NUMBER) TEGROUP_IMPL_SM90_KERNEL_COUNT
+#undef TEGROUP_IMPL_SM90_NUMBER
+#undef TEGROUP_IMPL_SM90_MMA_NUMBER
+};
+
+typedef struct tegroup_impl_sm90_row {
+    tegroup_op op;
+    int32_t tile_m, tile_n; /* rows and columns of D */
+    int32_t flips;          /* the tile's lines are D's columns: results of two bytes that nothing is added to */
+    int32_t fits;           /* and it has as many of a group's rows as there are, in units of TEGROUP_IMPL_SM90_FIT */
+    int32_t narrows;        /* a row of tiles may end in narrow ones */
+    int32_t mma;            /* PORTABLE's */
+    double ns, epilogue, tb, us;
+} tegroup_impl_sm90_row;
+
+static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_ROW(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                        \
+    {(tegroup_op)(op),                                                                                                 \
+     (flips) ? (cols) : (lines) * (2 - (turns)),                                                                       \
+     (flips) ? (lines) * (2 - (turns)) : (cols),                                                                       \
+     flips,                                                                                                            \
+     (flips) && (op) != 3,                                                                                             \
+     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                                         \
+     0,                                                                                                                \
+     ns,                                                                                                               \
+     epilogue,                                                                                                         \
+     tb,                                                                                                               \
+     us},
+#define TEGROUP_IMPL_SM90_MMA_ROW(name, op, ns, epilogue, tb, us)                                                      \
+    {(tegroup_op)(op), 64, 128, 0, 0, 0, 1, ns, epilogue, tb, us},
+    static const tegroup_impl_sm90_row rows[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_MMA_ROW)};
+#undef TEGROUP_IMPL_SM90_ROW
+#undef TEGROUP_IMPL_SM90_MMA_ROW
+    return &rows[kernel];
+}
+
+/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that nothing is added
+ * to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
+    return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
+           && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
+           && !p->gathered[TEGROUP_IMPL_B];
+}
+/* with_mma: PORTABLE is in the build. */
+static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
+    return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
+           && (!row->flips || tegroup_impl_sm90_can_flip(p));
+}
+
+/* ==== [42] Hopper GEMM: what the scheduler knows of tiles (src/cuda/sm90_schedule.h) ==== */
+
+/* A row of tiles of 192 columns ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192
+ * and two of 128, and none is multiplied in vain. Where sums are longer than this, tiles are dealt by what they cost, and a row may end
+ * in a single narrow one; undealt, it would have blocks fall out of step. */
+#define TEGROUP_IMPL_SM90_DEALT_K 2048
+
+/* Narrow tiles of a row of tiles of D, which has `cols` columns. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_narrow_tiles(int wgrad, int32_t cols, int32_t k) {
+    const int32_t wide = TEGROUP_IMPL_SM90_WIDE, tiles = (cols + wide - 1) / wide,
+                  room = (tiles * wide - cols) / (wide - TEGROUP_IMPL_SM90_NARROW);
+    if (room < 2 && (wgrad || k < TEGROUP_IMPL_SM90_DEALT_K)) return 0;
+    return room < tiles ? room : tiles;
+}
+
+/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between
+ * tiles. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
+    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
+}
+/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160
+ * and 192 columns take as long as 160, 165, 176 and 203. */
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
+    return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
+}
+
+/* Steps of all tiles of a group in the mean, below which tiles go round in turn instead of being dealt: every block finds all of
+ * them, and few tiles of short sums would be done before they are dealt. */
+#define TEGROUP_IMPL_SM90_ENOUGH 512
+/* How often "about the least load" is halved, for tiles that not all blocks can have. */
+#define TEGROUP_IMPL_SM90_HALVED 2
+
+/* ==== [43] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
+
+/* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
+#define TEGROUP_IMPL_SM90_DEAL_US 0.55         /* us to find a run of tiles of one cost, or to deal a round of it */
+#define TEGROUP_IMPL_SM90_NARROW_AS (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
+#define TEGROUP_IMPL_SM90_FEW_WAVES 8          /* waves of tiles from which on the last is half full in the mean */
+#define TEGROUP_IMPL_SM90_SPILL 0.02           /* share of a wave that does not count as another */
+#define TEGROUP_IMPL_SM90_STEP_DRIFT 2e-6      /* share that each k adds to fitting tiles, forward: blocks fall out of step */
+#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2         /* blocks of PORTABLE's kernel that a multiprocessor holds */
+#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875      /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
+#define TEGROUP_IMPL_SM90_MMA_DRAIN 65         /* k that PORTABLE's blocks wait for memory at the end of a sum */
+#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32        /* sizes that stand for those of all groups */
+#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0       /* the steepest fall of sizes by rank that is looked for */
+
+/* Sizes of groups as a plan expects them: `count` groups, of each of these sizes a `parts`-th of them. */
+typedef struct tegroup_impl_sm90_groups {
+    double count, mean, rows[TEGROUP_IMPL_SM90_ZIPF_PARTS];
+    int32_t parts;
+    int alike;
+} tegroup_impl_sm90_groups;
+
+/* Of the mean and the largest: sizes fall as a power of their rank, as tokens do over experts (Zipf's law). */
+static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, double mean, double most) {
+    const int32_t parts = most > mean + 1 ? (int32_t)fmin(count, TEGROUP_IMPL_SM90_ZIPF_PARTS) : 1;
+    tegroup_impl_sm90_groups groups;
+    double low = 0, high = TEGROUP_IMPL_SM90_ZIPF_POWER;
+    int32_t step, i;
+    memset(&groups, 0, sizeof groups);
+    groups.count = count;
+    groups.mean = mean;
+    groups.parts = parts;
+    groups.alike = most < 2 * mean + 2;
+    groups.rows[0] = mean;
+    for (step = 0; parts > 1 && step < 20; step++) { /* bisection: 4 / 2^20 is close enough */
+        const double power = (low + high) / 2;
+        double sum = 0;
+        for (i = 0; i < parts; i++) {
+            groups.rows[i] = most * pow((i + 0.5) * count / parts + 0.5, -power); /* the rank in the middle of a part */
+            sum += groups.rows[i];
+        }
+        if (sum > mean * parts) low = power;
+        else high = power;
+    }
+    return groups;
+}
+
+/* A group in the mean. */
+typedef struct tegroup_impl_sm90_share {
+    double there; /* how much of it has rows at all */
+    double tiles;
+    double work; /* what the tiles are of tiles with all their columns */
+    double runs; /* runs of tiles of one cost that are dealt; 0: they go round in turn */
+} tegroup_impl_sm90_share;
+
+/* Tiles of 128 lines by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
+static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, double narrow) {
+    return (double)tegroup_impl_ceil_div(lines, 128)
+           * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
+              - (1 - narrow / TEGROUP_IMPL_SM90_WIDE)
+                    * tegroup_impl_sm90_narrow_tiles(1, (int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
+}
+
+static inline tegroup_impl_sm90_share tegroup_impl_sm90_wgrad_share(const tegroup_problem *p,
+                                                                    const tegroup_impl_sm90_row *row) {
+    tegroup_impl_sm90_share share = {1, 0, 0, 0};
+    share.tiles = !row->narrows ? ceil((double)p->n / row->tile_m) * ceil((double)p->k / row->tile_n)
+                  : row->flips  ? tegroup_impl_sm90_covering(p->k, p->n, TEGROUP_IMPL_SM90_NARROW_AS)
+                                : tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW_AS);
+    share.work = share.tiles;
+    return share;
+}
+
+/* Of a forward product or dgrad: sums of k terms, D's columns n. */
+static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup_impl_sm90_groups *groups,
+                                                                   const tegroup_impl_sm90_row *row, double n,
+                                                                   double k) {
+    const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
+                 narrows = row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX))
+                                        : 0;
+    const int deals = row->fits || (narrows > 0 && narrows < across && k >= TEGROUP_IMPL_SM90_DEALT_K);
+    tegroup_impl_sm90_share share = {0, 0, 0, 0};
+    int32_t i;
+    for (i = 0; i < groups->parts; i++) {
+        const double rows = groups->rows[i], tall = ceil(rows / row->tile_m);
+        double each = 1 - narrows / across * (1 - TEGROUP_IMPL_SM90_NARROW_AS / row->tile_n);
+        if (rows < 0.5) continue;
+        if (row->fits) { /* a tile is as high as its share of the group's rows */
+            const int32_t least = row->tile_m - TEGROUP_IMPL_SM90_SMALLER * TEGROUP_IMPL_SM90_FIT;
+            const double high = fmax(least, ceil(rows / tall / TEGROUP_IMPL_SM90_FIT) * TEGROUP_IMPL_SM90_FIT);
+            each = (double)tegroup_impl_sm90_fit_cost((int32_t)high) / tegroup_impl_sm90_fit_cost(row->tile_m)
+                   * (row->op == TEGROUP_OP_FORWARD ? 1 + k * TEGROUP_IMPL_SM90_STEP_DRIFT : 1);
+        }
+        if (row->mma)
+            each = (TEGROUP_IMPL_SM90_MMA_FIXED + fmin(rows / tall, row->tile_m) / row->tile_m)
+                   / (TEGROUP_IMPL_SM90_MMA_FIXED + 1);
+        share.there += part;
+        share.tiles += part * tall * across;
+        share.work += part * tall * across * each;
+        if (deals) share.runs += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
+    }
+    if (share.tiles * k / TEGROUP_IMPL_SM90_K < TEGROUP_IMPL_SM90_ENOUGH) share.runs = 0;
+    return share;
+}
+
+/* Predicted time in us, and of what. */
+typedef struct tegroup_impl_sm90_time {
+    double math, scheduling, memory, total;
+} tegroup_impl_sm90_time;
+
+/* With one kernel. Math, scheduling and memory overlap; they are combined as cbrt(a^3 + b^3 + c^3), which lies between their maximum
+ * and their sum. */
+static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_problem *p,
+                                                               const tegroup_impl_sm90_groups *groups,
+                                                               const tegroup_impl_sm90_row *row, int64_t blocks) {
+    const int forward = p->op == TEGROUP_OP_FORWARD, wgrad = p->op == TEGROUP_OP_WGRAD;
+    const double n = (double)(forward ? p->n : p->k), k = (double)(forward ? p->k : p->n),
+                 terms = !wgrad          ? k
+                         : groups->alike ? ceil(groups->mean / 64) * 64
+                                         : groups->mean + 32;
+    const tegroup_impl_sm90_share share =
+        wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
+    const double waves =
+                     groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
+                 whole =
+                     waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+    tegroup_impl_sm90_time us;
+    us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
+    us.scheduling = share.runs > 0 ? TEGROUP_IMPL_SM90_DEAL_US * (groups->count * share.runs + waves) : 0;
+    us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
+                * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
+    us.total = cbrt(us.math * us.math * us.math + us.scheduling * us.scheduling * us.scheduling
+                    + us.memory * us.memory * us.memory)
+               + row->us;
+    return us;
+}
+
+/* A weight gradient whose tiles cannot flip: C is added to it, or it has four bytes. Memory decides then, and tiles larger than
+ * 128 x 128 are worth while for long sums, or where 192 divides the columns. (Limits: medians of the kernels' times on an H200.) */
+static inline int32_t tegroup_impl_sm90_wide_wgrad(const tegroup_problem *p, const tegroup_impl_sm90_groups *groups) {
+    const int adds = p->accumulate || p->c != TEGROUP_DTYPE_UNSET,
+              divides = tegroup_impl_sm90_covering(p->n, p->k, TEGROUP_IMPL_SM90_NARROW)
+                        <= (double)p->n / 128 * (double)p->k / 192;
+    return groups->mean <= 128 || (adds && groups->alike && groups->mean <= 512 && !divides)
+               ? TEGROUP_IMPL_SM90_WGRAD_128X128
+               : TEGROUP_IMPL_SM90_WGRAD_128X192;
+}
+
+/* One of many small groups has most of the rows; how many of the others have any is not known. Tiles for few rows, but tiles that fit
+ * where the largest group is one of them and weights are long, or where it is very large. (Limits: 1,006 such products on an H200.) */
+static inline int32_t tegroup_impl_sm90_one_large(const tegroup_problem *p, double most) {
+    const int forward = p->op == TEGROUP_OP_FORWARD,
+              one = most > 128 && most <= 192 && (double)p->n * (double)p->k >= 2e7;
+    if (one || most >= (forward ? 1000 : 640))
+        return forward ? TEGROUP_IMPL_SM90_FORWARD_192X128 : TEGROUP_IMPL_SM90_DGRAD_192X128;
+    return forward ? TEGROUP_IMPL_SM90_FORWARD_64X128 : TEGROUP_IMPL_SM90_DGRAD_64X256;
+}
+
+/* A kernel, why it was taken, and what its time is predicted to be; 0: by a rule, without. */
+typedef struct tegroup_impl_sm90_taken {
+    int32_t kernel;
+    const char *why;
+    tegroup_impl_sm90_time us;
+} tegroup_impl_sm90_taken;
+
+static inline const char *tegroup_impl_sm90_why(const tegroup_impl_sm90_time *us) {
+    if (us->math >= us->memory && us->math >= us->scheduling) return "fastest predicted, bound by mathematics";
+    return us->memory >= us->scheduling ? "fastest predicted, bound by memory"
+                                        : "fastest predicted, bound by scheduling";
+}
+
+/* with_mma: PORTABLE is in the build. */
+static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegroup_gemm_desc *desc,
+                                                                     const tegroup_problem *p, int64_t blocks,
+                                                                     int with_mma) {
+    const int64_t total = tegroup_impl_min(tegroup_impl_expected_rows(desc, p), INT32_MAX),
+                  count = tegroup_impl_max(1, p->groups), average = tegroup_impl_max(1, total / count),
+                  most = desc->options.expected_rows_max;
+    const int flips = tegroup_impl_sm90_can_flip(p);
+    const tegroup_impl_sm90_groups groups = tegroup_impl_sm90_expect((double)count, (double)average, (double)most);
+    tegroup_impl_sm90_taken taken;
+    int32_t kernel;
+    memset(&taken, 0, sizeof taken);
+    taken.kernel = -1;
+    if (p->op == TEGROUP_OP_WGRAD && !flips) {
+        taken.kernel = tegroup_impl_sm90_wide_wgrad(p, &groups);
+        taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128
+                        ? "by rule: bound by memory, and sums are short"
+                        : "by rule: bound by memory, and sums are long";
+        return taken;
+    }
+    if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2) {
+        taken.kernel = tegroup_impl_sm90_one_large(p, (double)most);
+        taken.why = "by rule: one group has most of the rows";
+        return taken;
+    }
+    for (kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
+        tegroup_impl_sm90_time us;
+        if (!tegroup_impl_sm90_runs(p, kernel, with_mma)) continue;
+        us = tegroup_impl_sm90_predict(p, &groups, tegroup_impl_sm90_row_of(kernel), blocks);
+        if (taken.kernel >= 0 && us.total >= taken.us.total) continue;
+        taken.kernel = kernel;
+        taken.us = us;
+    }
+    taken.why = tegroup_impl_sm90_why(&taken.us);
+    return taken;
+}
+
+/* ---- even groups: how many of the last have narrow tiles alone ---- */
+
+/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it, where none costs twice as much as another. */
+static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost, int closely) {
+    while (tiles > 0) {
+        int64_t least = load[0], about = (cost + 1) / 2, b;
+        int32_t halved;
+        for (b = 1; b < blocks; b++) least = tegroup_impl_min(least, load[b]);
+        for (halved = 0; closely && halved < TEGROUP_IMPL_SM90_HALVED; halved++) {
+            int64_t below = 0;
+            for (b = 0; b < blocks; b++) below += load[b] < least + about / 2;
+            if (below < tiles) break;
+            about /= 2;
+        }
+        for (b = 0; b < blocks && tiles > 0; b++)
+            if (load[b] < least + about) {
+                load[b] += cost;
+                tiles--;
+            }
+    }
+}
+
+/* Groups of as many lines of tiles of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has
+ * most. */
+static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int32_t cols, int32_t k, int64_t blocks,
+                                             int64_t narrows) {
+    const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
+                  ends = tegroup_impl_sm90_narrow_tiles(0, cols, k),
+                  cost = tegroup_impl_sm90_tile_cost(TEGROUP_IMPL_SM90_WIDE, steps),
+                  narrow_cost = tegroup_impl_sm90_tile_cost(TEGROUP_IMPL_SM90_NARROW, steps);
+    const int64_t wide = tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE) - ends,
+                  all = tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_NARROW);
+    int64_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0, g, b;
+    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * lines * wide, blocks) * cost; /* in turn */
+    for (g = 0; g < groups; g++) { /* in runs, as tegroup_impl_sm90_walk has them */
+        const int closely = g / 32 == (groups - 1) / 32;
+        int64_t line, height;
+        if (g >= groups - narrows) {
+            tegroup_impl_sm90_deal_out(load, blocks, all * lines, narrow_cost, closely);
+            continue;
+        }
+        for (line = 0; line < lines; line += height) {
+            height = ends == 0 || wide == 0 ? lines : tegroup_impl_min(8, lines - line);
+            tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost, closely);
+            tegroup_impl_sm90_deal_out(load, blocks, ends * height, narrow_cost, closely);
+        }
+    }
+    for (b = 0; b < blocks; b++) most = tegroup_impl_max(most, load[b]);
+    return most;
+}
+
+/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many lines of tiles the last wave
+ * is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave. Narrow ones fill what is missing. A
+ * call takes what the block with most has to do, to within a percent: 1.028 in the mean of 313 products that have some. */
+static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
+                                                 int64_t blocks) {
+    /* One wave of many is nothing, and it should be quick to find out. */
+    const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
+    const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
+    const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
+                  most = desc->options.expected_rows_max, lines = tegroup_impl_ceil_div(average, 128);
+    int64_t best = 0, least, narrows;
+    if (p->op != TEGROUP_OP_FORWARD || k < TEGROUP_IMPL_SM90_DEALT_K || groups > most_groups
+        || (most > 0 && tegroup_impl_ceil_div(most, 128) != lines)
+        || tegroup_impl_mul(groups * lines, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)) > most_waves * blocks)
+        return 0;
+    least = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, 0);
+    least -= least / 100; /* for less it is not worth while */
+    for (narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
+        int64_t span = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, narrows);
+        span += span * 8 * narrows / (100 * groups); /* narrow tiles take 8% longer for what they are */
+        if (span >= least) continue;
+        least = span;
+        best = narrows;
+    }
+    return best;
+}
+
+/* Tile, kernel and narrow groups of a plan, for a target. */
+static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                          tegroup_plan *plan, tegroup_impl_forecast *forecast) {
+    const int64_t there = target->multiprocessors > 0 ? target->multiprocessors : TEGROUP_IMPL_SM90_USUAL,
+                  limit = desc->options.sm_limit > 0 ? desc->options.sm_limit : there,
+                  blocks = tegroup_impl_min(tegroup_impl_min(there, limit), TEGROUP_IMPL_SM90_MOST_BLOCKS);
+    const tegroup_impl_sm90_taken taken = tegroup_impl_sm90_take_fastest(
+        desc, &plan->problem, blocks, (int)(target->built >> TEGROUP_BACKEND_PORTABLE & 1u));
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(taken.kernel);
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_K;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
+        (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    forecast->why = taken.why;
+    forecast->us = taken.us.total;
+}
+
+/* ==== [44] The backends, a row of functions each (src/gemm/backends.h) ==== */
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
+typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                        tegroup_plan *plan, tegroup_impl_forecast *forecast);
 typedef int tegroup_impl_image_function(int32_t sm);
 typedef tegroup_status tegroup_impl_plan_function(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                   tegroup_plan *plan, tegroup_error *error);
@@ -4588,10 +5067,11 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
                                                        const tegroup_impl_epilogue *epilogue,
                                                        struct CUstream_st *stream, tegroup_error *error);
 
-/* A backend. The workspace is known to every build; the other functions are NULL where the build lacks its code, or where the
+/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its code, or where the
  * comment says so. */
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
+    tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */
     tegroup_impl_image_function *image;         /* does this unit hold code for the current GPU? NULL: as other kernels */
     tegroup_impl_plan_function *plan;           /* completes a plan for the current GPU; NULL: nothing is left to do */
     tegroup_impl_check_function *check;         /* what a call must be besides the common rules; NULL: nothing */
@@ -4602,11 +5082,11 @@ typedef struct tegroup_impl_backend {
     tegroup_impl_plan_fused_function *plan_fused; /* the kernel with an activation in its epilogue; NULL: it has none */
     tegroup_impl_run_fused_function *run_fused;
 } tegroup_impl_backend;
-#define TEGROUP_IMPL_NOT_BUILT(workspace) {workspace, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define TEGROUP_IMPL_NOT_BUILT(workspace, tile) {workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
-    {tegroup_impl_cpu_workspace, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
+    {tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
 static inline tegroup_impl_image_function tegroup_impl_sm90_image;
@@ -4625,6 +5105,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {NULL,                                                                                                             \
+     tegroup_impl_sm90_tile,                                                                                           \
      tegroup_impl_sm90_image,                                                                                          \
      tegroup_impl_sm90_plan,                                                                                           \
      tegroup_impl_sm90_check,                                                                                          \
@@ -4634,7 +5115,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
      tegroup_impl_sm90_take,                                                                                           \
      TEGROUP_IMPL_SM90_FUSED}
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
@@ -4649,10 +5130,11 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
-    {NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, NULL, \
+    {NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, \
+     NULL, \
      TEGROUP_IMPL_PORTABLE_FUSED}
 #else
-#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL)
+#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
@@ -4663,7 +5145,7 @@ static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup
 static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
 static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
-    {tegroup_impl_lt_grouped_workspace,                                                                                \
+    {tegroup_impl_lt_grouped_workspace, NULL,                                                                                \
      NULL,                                                                                                             \
      tegroup_impl_lt_grouped_plan,                                                                                     \
      tegroup_impl_lt_grouped_check,                                                                                    \
@@ -4674,7 +5156,7 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
      NULL,                                                                                                             \
      NULL}
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP                                                                             \
-    {tegroup_impl_lt_loop_workspace,                                                                                   \
+    {tegroup_impl_lt_loop_workspace, NULL,                                                                                   \
      NULL,                                                                                                             \
      tegroup_impl_lt_loop_plan,                                                                                        \
      tegroup_impl_lt_loop_check,                                                                                       \
@@ -4685,13 +5167,13 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
      NULL,                                                                                                             \
      NULL}
 #else
-#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace)
-#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace)
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace, NULL)
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
 static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
     static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {
-        TEGROUP_IMPL_NOT_BUILT(NULL), /* AUTO */
+        TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
         TEGROUP_IMPL_BACKEND_SM90,
         TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
         TEGROUP_IMPL_BACKEND_PORTABLE,
@@ -4719,7 +5201,7 @@ static inline uint32_t tegroup_impl_built(void) {
     return built;
 }
 
-/* ==== [41] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [45] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4934,7 +5416,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return INT32_MAX;
 }
 
-/* ==== [42] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [46] Explain and plan (src/gemm/plan.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 /* The current device, or -1, and what it is as a target; sm stays 0 where there is none. */
@@ -4976,6 +5458,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
     TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
     TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
                       target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->multiprocessors >= 0, ERROR_VALUE, "target.multiprocessors", "must not be negative", 0,
+                      target->multiprocessors);
     TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }
@@ -5009,7 +5493,8 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
 /* A plan for one backend as far as the host knows it. here: the target is this machine. */
 static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
                                            tegroup_backend backend, const tegroup_target *target, int here,
-                                           tegroup_plan *made) {
+                                           tegroup_plan *made, tegroup_impl_forecast *forecast) {
+    const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
     tegroup_layout layout;
     memset(made, 0, sizeof *made);
     made->struct_size = sizeof *made;
@@ -5019,7 +5504,7 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
     made->device = -1;
     made->cublaslt_version = target->cublaslt_version;
-    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
+    made->hypothetical = !row->run || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
     made->sm_limit = desc->options.sm_limit;
     made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
@@ -5028,21 +5513,22 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
             desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
         made->cublas_parts = tegroup_impl_cublas_parts(desc, problem, backend, target);
     }
-    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
+    memset(forecast, 0, sizeof *forecast);
+    if (row->tile) row->tile(desc, target, made, forecast);
     tegroup_impl_plan_layout(made, &layout);
     made->workspace_bytes = layout.total_bytes;
 }
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. */
+/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far as it is known. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
-                                        int here, tegroup_verdict *verdict) {
+                                        int here, tegroup_verdict *verdict, tegroup_plan *plan) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
-    tegroup_plan plan;
+    tegroup_impl_forecast forecast;
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
@@ -5074,8 +5560,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->quirk = i;
             return;
         }
-    tegroup_impl_plan_begin(desc, p, backend, target, here, &plan);
-    if (plan.workspace_bytes == SIZE_MAX) {
+    tegroup_impl_plan_begin(desc, p, backend, target, here, plan, &forecast);
+    if (plan->workspace_bytes == SIZE_MAX) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
         verdict->field = "options.cublas_workspace_bytes";
         verdict->rule = "must leave the workspace addressable";
@@ -5083,7 +5569,12 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
         verdict->got = INT64_MAX;
         return;
     }
-    verdict->workspace_bytes = plan.workspace_bytes;
+    verdict->workspace_bytes = plan->workspace_bytes;
+    verdict->tile_m = plan->tile_m;
+    verdict->tile_n = plan->tile_n;
+    verdict->tile_k = plan->tile_k;
+    verdict->tile_why = forecast.why;
+    verdict->predicted_us = forecast.us;
 }
 
 /* The choice of kernel, which the current device is asked about. */
@@ -5115,22 +5606,26 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v,
+                             &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
         memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-        tegroup_impl_plan_begin(desc, &problem, v->backend, &resolved, here, &plan);
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */ v->status = status;
+        else { /* what it calls failed, or offers nothing */
+            v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;
             v->expected = why.expected;
             v->got = why.got;
             v->workspace_bytes = 0;
+            v->tile_m = v->tile_n = v->tile_k = 0;
+            v->tile_why = NULL;
+            v->predicted_us = 0;
         }
     }
     return TEGROUP_OK;
@@ -5183,7 +5678,7 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
 }
 
-/* ==== [43] The product of one group (src/core/product.h) ==== */
+/* ==== [47] The product of one group (src/core/product.h) ==== */
 
 /* One operand's place in one group. rows is -1 for a skipped group. */
 typedef struct tegroup_impl_block {
@@ -5304,7 +5799,7 @@ TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const 
     return used;
 }
 
-/* ==== [44] CPU GEMM (src/cpu/gemm.h) ==== */
+/* ==== [48] CPU GEMM (src/cpu/gemm.h) ==== */
 
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or
  * where along_k is set what is summed over. */
@@ -5570,7 +6065,7 @@ static inline tegroup_status tegroup_impl_cpu_gemm(const tegroup_plan *plan, con
     return TEGROUP_OK;
 }
 
-/* ==== [45] What a call checks (src/gemm/check.h) ==== */
+/* ==== [49] What a call checks (src/gemm/check.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,
@@ -5882,7 +6377,7 @@ TEGROUP_API tegroup_status tegroup_gemm_check(const tegroup_plan *plan, const te
     return tegroup_impl_gemm_check_own(plan, desc, error);
 }
 
-/* ==== [46] Run (src/gemm/run.h) ==== */
+/* ==== [50] Run (src/gemm/run.h) ==== */
 
 /* What the check has passed; it refuses a plan for a backend that is not built. */
 static inline tegroup_status tegroup_impl_gemm_run(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
@@ -5906,7 +6401,7 @@ TEGROUP_API tegroup_status tegroup_plan_layout(const tegroup_plan *plan, tegroup
     return TEGROUP_OK;
 }
 
-/* ==== [47] Tune, save and load a plan (src/gemm/tune.h) ==== */
+/* ==== [51] Tune, save and load a plan (src/gemm/tune.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_tune(tegroup_plan *plan, const tegroup_tune_desc *desc,
@@ -6076,7 +6571,7 @@ TEGROUP_API tegroup_status tegroup_plan_load(const tegroup_gemm_desc *desc, cons
     return TEGROUP_OK;
 }
 
-/* ==== [48] Formulas (src/cpu/real.h) ==== */
+/* ==== [52] Formulas (src/cpu/real.h) ==== */
 
 /* Arithmetic of one element, in float and in double, for the CPU's loops and the kernels' threads alike. On the host exp is
  * the platform's (glibc: at most 1 ULP off). On the device it is at most 4 ULP off, whatever the flags (with
@@ -6107,7 +6602,7 @@ TEGROUP_IMPL_HD double tegroup_impl_choice_grad_f64(double grad_weight, double d
     return normalize ? (grad_weight - dot / chosen) / chosen : grad_weight;
 }
 
-/* ==== [49] Activation formulas (src/core/activation_formulas.h) ==== */
+/* ==== [53] Activation formulas (src/core/activation_formulas.h) ==== */
 
 /* Each operation is rounded by itself, or is one fused multiply-add where that is written: an activation in the epilogue of
  * a product gives the bits that the separate call gives. (A host compiler may fuse what it likes.) */
@@ -6413,7 +6908,7 @@ TEGROUP_IMPL_HD double tegroup_impl_activation_f64(tegroup_activation kind, int 
     return tegroup_impl_activation_grad_f64(kind, half, alpha, limit, gate, up, 0, &grad_gate, &grad_up);
 }
 
-/* ==== [50] Activations (src/layer/activation.h) ==== */
+/* ==== [54] Activations (src/layer/activation.h) ==== */
 
 #if TEGROUP_IMPL_ACTIVATION_KERNELS
 static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_activation_desc *desc,
@@ -6761,7 +7256,7 @@ TEGROUP_API tegroup_status tegroup_activation_backward(const tegroup_activation_
     return tegroup_impl_activation_backward_run(desc, 0, stream, error);
 }
 
-/* ==== [51] Grouped linear layer (src/layer/linear.h) ==== */
+/* ==== [55] Grouped linear layer (src/layer/linear.h) ==== */
 
 /* The tensors of a layer, by name. */
 /* clang-format off */
@@ -7196,7 +7691,7 @@ TEGROUP_API tegroup_status tegroup_linear_wgrad(const tegroup_linear_plan *plan,
     return tegroup_impl_layer_call(&call.layer, plan, TEGROUP_OP_WGRAD, 1, stream, error);
 }
 
-/* ==== [52] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
+/* ==== [56] Grouped MLP: tensors and rules (src/layer/mlp_rules.h) ==== */
 
 /* Its tensors, by name: weights, then what has the routing's rows, of which the last three are what is saved. */
 /* clang-format off */
@@ -7515,7 +8010,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [53] Grouped MLP (src/layer/mlp.h) ==== */
+/* ==== [57] Grouped MLP (src/layer/mlp.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -8139,7 +8634,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [54] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [58] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -8663,7 +9158,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [55] Op chain (src/layer/chain.h) ==== */
+/* ==== [59] Op chain (src/layer/chain.h) ==== */
 
 static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
@@ -9282,7 +9777,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [56] Validate (src/gemm/validate.h) ==== */
+/* ==== [60] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -9449,7 +9944,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [57] Router (src/moe/router.h) ==== */
+/* ==== [61] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -9811,7 +10306,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [58] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [62] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,

@@ -106,9 +106,17 @@ TEGROUP_API int tegroup_verdict_text(const tegroup_verdict *verdict, char *buffe
     char head[40];
     if (!verdict) return snprintf(buffer, size, "?");
     name = tegroup_backend_name(verdict->backend);
-    if (verdict->status == TEGROUP_OK)
+    if (verdict->status == TEGROUP_OK && !verdict->tile_why)
         return snprintf(buffer, size, "%-16s %s, workspace %llu bytes", name, verdict->chosen ? "CHOSEN" : "could run",
                         (unsigned long long)verdict->workspace_bytes);
+    if (verdict->status == TEGROUP_OK) {
+        char predicted[40] = "";
+        if (verdict->predicted_us > 0)
+            snprintf(predicted, sizeof predicted, " (%.0f us)", verdict->predicted_us);
+        return snprintf(buffer, size, "%-16s %s, workspace %llu bytes, tile %d x %d x %d: %s%s", name,
+                        verdict->chosen ? "CHOSEN" : "could run", (unsigned long long)verdict->workspace_bytes,
+                        (int)verdict->tile_m, (int)verdict->tile_n, (int)verdict->tile_k, verdict->tile_why, predicted);
+    }
     snprintf(head, sizeof head, "%-16s %s", name, verdict->status == TEGROUP_ERROR_NOT_BUILT ? "not built" : "refused");
     return tegroup_impl_rule_text(verdict->field, verdict->rule, verdict->reading, verdict->expected, verdict->got,
                                   head, buffer, size);

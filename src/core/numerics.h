@@ -6,7 +6,6 @@
 #include "core/options_types.h"
 #include "core/gemm_types.h"
 #include "core/plan_types.h"
-#include "base/build.h"
 
 /* FNV-1a. */
 #define TEGROUP_IMPL_HASH UINT64_C(14695981039346656037)
@@ -30,24 +29,6 @@ static inline uint64_t tegroup_impl_numerics_id(const tegroup_problem *p, tegrou
     parts[8] = p->a_scaling * TEGROUP_SCALING_COUNT + p->b_scaling;
     parts[9] = sm;
     return tegroup_impl_hash(TEGROUP_IMPL_HASH, parts, sizeof parts);
-}
-
-/* The choice that a plan made among equals: cuBLASLt's algorithm, the tile of sm90. All zero where a backend has one candidate. */
-typedef struct tegroup_impl_choice {
-    uint64_t words[8];
-} tegroup_impl_choice;
-
-/* What a plan can choose from, each once. */
-typedef struct tegroup_impl_choices {
-    tegroup_impl_choice list[TEGROUP_TUNE_CANDIDATES];
-    int32_t count;
-} tegroup_impl_choices;
-
-static inline void tegroup_impl_choices_add(tegroup_impl_choices *choices, const tegroup_impl_choice *choice) {
-    int32_t i;
-    for (i = 0; i < choices->count; i++)
-        if (memcmp(&choices->list[i], choice, sizeof *choice) == 0) return;
-    if (choices->count < TEGROUP_TUNE_CANDIDATES) choices->list[choices->count++] = *choice;
 }
 
 static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {

@@ -39,6 +39,7 @@ typedef struct tegroup_target {
     int32_t  cublaslt_version; /* cublasLtGetVersion(): 130100 is 13.1, 131000 is 13.10; 0 = none              */
     int32_t  threads;          /* CPU threads; 0 = what OpenMP gives here                                      */
     uint32_t built;            /* bit b set: backend b's code is in the build; 0 = what this build holds       */
+    int32_t  multiprocessors;  /* of the GPU, which SM90's choice of a tile follows; 0 = 132, of an H100 SXM or H200 */
 } tegroup_target;
 
 /* What explain says of one backend. */
@@ -54,6 +55,10 @@ typedef struct tegroup_verdict {
     int32_t         quirk;   /* number of the quirk that refuses it; -1 = none                                  */
     int32_t         native;  /* cudaError_t or cublasStatus_t behind the status; 0 = none                       */
     size_t          workspace_bytes; /* what it would need; 0 unless OK                                         */
+    int32_t         tile_m, tile_n, tile_k; /* rows and columns of d, and k, that it would work on at a time, as in the plan;
+                                0: not OK, or not known before the plan is made on the GPU. Speed only           */
+    const char     *tile_why; /* why this tile; NULL where none is known                                        */
+    double          predicted_us; /* SM90: time of a call in us, on an H200, by which the tile was chosen; 0 = by a rule */
 } tegroup_verdict;
 
 /* A row of the table that dispatch reads: what one backend does on a range of machines. A backend can run a problem

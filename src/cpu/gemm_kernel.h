@@ -5,11 +5,13 @@
 #include "formats/dtype_types.h"
 #include "core/layout_types.h"
 #include "core/options_types.h"
+#include "core/gemm_types.h"
 #include "core/plan_types.h"
 #include "base/build.h"
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/layout.h"
+#include "core/choice.h"
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -67,10 +69,12 @@ static inline void tegroup_impl_cpu_workspace(const tegroup_plan *plan, tegroup_
                             tegroup_impl_mul(tegroup_impl_cpu_panel_bytes(plan->problem.compute), plan->threads));
 }
 
-static inline void tegroup_impl_cpu_tile(int32_t *m, int32_t *n, int32_t *k) {
-    *m = TEGROUP_IMPL_CPU_TILE_M;
-    *n = TEGROUP_IMPL_CPU_TILE_N;
-    *k = TEGROUP_IMPL_CPU_TILE_K;
+static inline void tegroup_impl_cpu_tile(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan,
+                                         tegroup_impl_forecast *forecast) {
+    (void)desc, (void)target, (void)forecast; /* there is one */
+    plan->tile_m = TEGROUP_IMPL_CPU_TILE_M;
+    plan->tile_n = TEGROUP_IMPL_CPU_TILE_N;
+    plan->tile_k = TEGROUP_IMPL_CPU_TILE_K;
 }
 
 /* Vectors where the compiler has them and float arithmetic is done in float (not on x87). */

@@ -14,6 +14,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/choice.h"
 #include "core/epilogue.h"
 #include "core/product.h"
 #include "core/activation_formulas.h"
@@ -87,28 +88,7 @@ static inline tegroup_impl_gpu_epilogue tegroup_impl_gpu_epilogue_of(const tegro
 }
 #endif
 
-/* Rows of all groups together that a plan is made for. */
-static inline int64_t tegroup_impl_expected_rows(const tegroup_gemm_desc *desc, const tegroup_problem *p) {
-    if (desc->options.expected_rows > 0) return desc->options.expected_rows;
-    return p->rows_space[TEGROUP_IMPL_A] ? p->rows : tegroup_impl_mul(p->rows, p->groups);
-}
-
 /* ---- what the bundled kernels share ---- */
-
-/* plan.algorithm of the bundled backends: the kernel's address in this unit, its threads, shared memory and blocks; SM90 has the
- * driver's function that makes tensor maps besides, what tegroup_impl_sm90_tapering, tegroup_impl_sm90_late and
- * tegroup_impl_sm90_staggers say, and the kernel's row of its table. */
-enum {
-    TEGROUP_IMPL_PLANNED_KERNEL,
-    TEGROUP_IMPL_PLANNED_THREADS,
-    TEGROUP_IMPL_PLANNED_SHARED,
-    TEGROUP_IMPL_PLANNED_BLOCKS,
-    TEGROUP_IMPL_PLANNED_ENCODE,
-    TEGROUP_IMPL_PLANNED_NARROWS,
-    TEGROUP_IMPL_PLANNED_LATE,
-    TEGROUP_IMPL_PLANNED_STAGGERS,
-    TEGROUP_IMPL_PLANNED_ROW
-};
 
 /* A plan for that kernel, with as many blocks on each multiprocessor as have room there, but no more than `most`; with one for each
  * of sm_limit, since blocks spread over multiprocessors before they share one. */

@@ -13,7 +13,7 @@
 #include "formats/dtype.h"
 #include "core/problem.h"
 #include "core/numerics.h"
-#include "cuda/call.h"
+#include "core/choice.h"
 
 #if !defined(_WIN32)
 #include <dlfcn.h>

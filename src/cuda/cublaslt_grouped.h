@@ -15,7 +15,7 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/problem.h"
-#include "core/numerics.h"
+#include "core/choice.h"
 #include "cuda/cublaslt_setup.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"

@@ -16,7 +16,7 @@
 #include "formats/dtype.h"
 #include "core/layout.h"
 #include "core/checks.h"
-#include "core/numerics.h"
+#include "core/choice.h"
 #include "cuda/cublaslt_setup.h"
 #include "core/product.h"
 #include "cuda/launch.h"

@@ -34,14 +34,16 @@ static inline cudaError_t tegroup_impl_launch(void (*kernel)(PARAMETERS...), dim
 
 /* The current device as a target; sm stays 0 where there is none. Returns the device, or -1. */
 static inline int32_t tegroup_impl_cuda_target(tegroup_target *target) {
-    int device = 0, major = 0, minor = 0;
+    int device = 0, major = 0, minor = 0, multiprocessors = 0;
     if (cudaGetDevice(&device) != cudaSuccess
         || cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess
-        || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+        || cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess
+        || cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
         (void)cudaGetLastError(); /* no device is an answer, not an error to leave behind */
         return -1;
     }
     target->sm = 10 * major + minor;
+    target->multiprocessors = multiprocessors;
     return device;
 }
 

@@ -11,6 +11,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "core/checks.h"
+#include "core/choice.h"
 #include "core/epilogue.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"

@@ -16,13 +16,20 @@
 #include "formats/dtype.h"
 #include "core/checks.h"
 #include "core/problem.h"
+#include "core/choice.h"
 #include "core/epilogue.h"
+#include "cuda/sm90_kernels.h"
+#include "cuda/sm90_schedule.h"
 #include "cuda/launch.h"
 #include "cuda/call.h"
 #include "cuda/portable_plan.h"
 #include "cuda/sm90_tiles.h"
 #include "cuda/sm90_multiply.h"
-#include "cuda/sm90_choice.h"
+#include "cuda/sm90_code.h"
+
+static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
+    return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
+}
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -38,8 +45,6 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     const int64_t most = (INT64_C(1) << 31) - 512;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     void *encode = NULL;
-    int32_t first, usual;
-    int64_t blocks, late;
     cudaError_t code;
     TEGROUP_IMPL_RULE(p->rows <= most, ERROR_UNSUPPORTED, TEGROUP_IMPL_OPERAND_PATH(A, ROWS),
                       "must be countable in 31 bits", most, p->rows);
@@ -61,16 +66,7 @@ static inline tegroup_status tegroup_impl_sm90_plan(const tegroup_gemm_desc *des
     TEGROUP_IMPL_RULE(encode != NULL, ERROR_UNSUPPORTED, "target.sm", "needs a driver with cuTensorMapEncodeTiled", 1,
                       0);
     plan->algorithm[TEGROUP_IMPL_PLANNED_ENCODE] = (uint64_t)(uintptr_t)encode;
-    first = tegroup_impl_sm90_candidate(plan, 0);
-    TEGROUP_IMPL_RULE(first >= 0, ERROR_UNSUPPORTED, "op", "has no kernel in this build", 1, 0);
-    TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(plan, first, error)); /* which tells how many blocks there are */
-    blocks = (int64_t)plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
-    late = tegroup_impl_sm90_late(desc, p, blocks);
-    usual = tegroup_impl_sm90_usual(desc, p, first, blocks, late);
-    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, p, blocks);
-    plan->algorithm[TEGROUP_IMPL_PLANNED_LATE] = (uint64_t)late;
-    plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] = (uint64_t)tegroup_impl_sm90_staggers(desc, p);
-    return tegroup_impl_sm90_choose(plan, usual, error);
+    return tegroup_impl_sm90_choose(plan, (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW], error);
 }
 
 /* TMA takes multiples of 16 bytes. Lists are in device memory: the kernel looks at them. */
@@ -91,8 +87,8 @@ static inline tegroup_status tegroup_impl_sm90_check(const tegroup_plan *plan, c
                                                      const tegroup_impl_names *names, tegroup_error *error) {
     (void)plan;
 #if defined(TEGROUP_NO_PORTABLE)
-    TEGROUP_IMPL_RULE(plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] == TEGROUP_IMPL_SM90_THREADS, ERROR_NOT_BUILT,
-                      "plan.backend", "must be part of this build: the plan has PORTABLE's kernel for few rows",
+    TEGROUP_IMPL_RULE(!tegroup_impl_sm90_planned_row(plan)->mma, ERROR_NOT_BUILT, "plan.backend",
+                      "must be part of this build: the plan has PORTABLE's kernel for few rows",
                       TEGROUP_BACKEND_PORTABLE, plan->backend);
 #endif
     TEGROUP_IMPL_TRY(tegroup_impl_sm90_check_gather(desc, error)); /* rows to pick from may change from call to call */
@@ -135,8 +131,7 @@ static inline tegroup_status tegroup_impl_sm90_encode(const tegroup_plan *plan, 
      * as with the weights of dgrad and of few rows, both fetched them, and memory was read 5% slower. */
     const int beside = operand == TEGROUP_IMPL_B
                        && (plan->problem.op == TEGROUP_OP_DGRAD
-                           || (plan->tile_m == tegroup_impl_sm90_few_rows::TILE_M
-                               && plan->tile_n == tegroup_impl_sm90_few_rows::COLS));
+                           || plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] == TEGROUP_IMPL_SM90_FORWARD_64X128);
     const CUtensorMapL2promotion promotion =
         beside ? CU_TENSOR_MAP_L2_PROMOTION_NONE : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
     CUresult code = CUDA_ERROR_INVALID_CONTEXT;
@@ -241,26 +236,22 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
                                                       tegroup_error *error) {
-    int32_t tile_m = plan->tile_m, tile_n = plan->tile_n,
-            shared_bytes = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_SHARED];
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
+              halves = epilogue && !epilogue->activation.interleaved;
+    const int32_t number = !epilogue ? (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]
+                           : forward ? TEGROUP_IMPL_SM90_FORWARD_128X192
+                                     : TEGROUP_IMPL_SM90_DGRAD_128X192,
+                  lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(number);
     const uint64_t kernel = epilogue ? epilogue->kernel.function : plan->algorithm[TEGROUP_IMPL_PLANNED_KERNEL],
                    blocks = epilogue ? epilogue->kernel.blocks : plan->algorithm[TEGROUP_IMPL_PLANNED_BLOCKS];
-    const int halves = epilogue && !epilogue->activation.interleaved;
-    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD,
-              fits = !epilogue && !wgrad && tile_m == tegroup_impl_sm90_fitting::COLS;
-    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
     tegroup_impl_sm90_call call;
     void *arguments[1];
     if (desc->d.shape.groups == 0 && desc->tail == TEGROUP_TAIL_KEEP) return TEGROUP_OK;
     memset(&call, 0, sizeof call);
 #if TEGROUP_IMPL_FUSED_KERNELS
-    if (epilogue) {
-        typedef tegroup_impl_sm90_fused<1>::shape shape; /* and of a gradient, as large */
-        tile_m = shape::TILE_M;
-        tile_n = shape::COLS;
-        shared_bytes = shape::SHARED_BYTES;
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
-    } else
+    if (epilogue) TEGROUP_IMPL_TRY(tegroup_impl_sm90_fuse(plan, desc, epilogue, &call, error));
+    else
 #endif
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->d, TEGROUP_IMPL_D, slab_cols, lines, &call, error));
     call.call = tegroup_impl_gpu_call_of(desc);
@@ -272,42 +263,40 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_c = call.call.desc.c.dtype != TEGROUP_DTYPE_UNSET;
     /* Where D's columns end within 16 bytes, TMA does not store them. */
     call.adds_in_l2 = wgrad && desc->accumulate && desc->d.dtype == TEGROUP_DTYPE_F32 && desc->d.shape.cols % 4 == 0;
-    call.staggers = wgrad && plan->algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] != 0;
-    if (!epilogue && tile_m == tegroup_impl_sm90_turns::TILE_M && tile_n == tegroup_impl_sm90_turns::COLS)
+    if (!epilogue && number == TEGROUP_IMPL_SM90_FORWARD_128X192)
         call.narrows = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS];
-    if (!epilogue && !wgrad && tile_m == lines) call.late = (int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_LATE];
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
     call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
     if (!call.gathers_a)
         TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && tile_m == lines) /* tiles of the shape that has SHORT ones */
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
+    if (!call.gathers_a && !wgrad && row->tile_m == lines) /* tiles of the shape that has SHORT ones */
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
-    for (int32_t i = 0; fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
+    for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
-                                                       tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call, error));
+                                                       row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call, error));
     if (!call.gathers_b)
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
                                                !forward ? lines
-                                               : halves ? tile_n / 2
-                                                        : tile_n,
+                                               : halves ? row->tile_n / 2
+                                                        : row->tile_n,
                                                &call, error));
-    if (forward && tile_n == tegroup_impl_sm90_turns::COLS
+    if (forward && row->narrows
         && (call.narrows > 0
-            || tegroup_impl_sm90_turns::narrow((int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
+            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
         TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
-            plan, &desc->b, TEGROUP_IMPL_B,
-            halves ? tegroup_impl_sm90_turns::NARROW / 2 : tegroup_impl_sm90_turns::NARROW, 0, &call, error));
+            plan, &desc->b, TEGROUP_IMPL_B, halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW, 0, &call,
+            error));
     if (call.has_c)
         TEGROUP_IMPL_TRY(
             tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
-        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks + (unsigned)call.late),
-                         dim3(TEGROUP_IMPL_SM90_THREADS), arguments, (size_t)shared_bytes, stream),
+        cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),
+                         arguments, (size_t)tegroup_impl_sm90_code_of(number)->shared_bytes, stream),
         "stream", "the kernel must launch", error));
     return tegroup_impl_cuda_rest(&call.call, stream, error);
 }
@@ -315,8 +304,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
 static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                     struct CUstream_st *stream, tegroup_error *error) {
 #if !defined(TEGROUP_NO_PORTABLE)
-    if (plan->algorithm[TEGROUP_IMPL_PLANNED_THREADS] != TEGROUP_IMPL_SM90_THREADS) /* FEW */
-        return tegroup_impl_portable_gemm(plan, desc, stream, error);
+    if (tegroup_impl_sm90_planned_row(plan)->mma) return tegroup_impl_portable_gemm(plan, desc, stream, error);
 #endif
     return tegroup_impl_sm90_launch(plan, desc, NULL, stream, error);
 }

@@ -9,6 +9,8 @@
 #include "base/arithmetic.h"
 #include "formats/convert.h"
 #include "core/checks.h"
+#include "cuda/sm90_kernels.h"
+#include "cuda/sm90_schedule.h"
 #include "core/product.h"
 #include "cuda/call.h"
 #include "cuda/hopper.h"
@@ -35,14 +37,8 @@ enum {
     TEGROUP_IMPL_SM90_REST = 2048,       /* of these for barriers, found tiles and picked rows */
     TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
     TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
-    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* at the most: no Hopper GPU has more than 144 multiprocessors */
-    TEGROUP_IMPL_SM90_ENOUGH = 512,      /* steps of all tiles of a group in the mean: for fewer tiles are not dealt */
-    TEGROUP_IMPL_SM90_HALVED = 2,        /* how often "about the least" is, for tiles that not all blocks can have */
-    TEGROUP_IMPL_SM90_K = 64,            /* of k a stage: 128 bytes */
     TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
     TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
-    TEGROUP_IMPL_SM90_FIT = 32,          /* rows, of which a tile that fits has a multiple */
-    TEGROUP_IMPL_SM90_SMALLER = 4,       /* kinds of boxes besides an operand's usual ones */
     TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
 };
 
@@ -94,10 +90,9 @@ struct tegroup_impl_sm90_shape {
     static constexpr int FIT = TEGROUP_IMPL_SM90_FIT;
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
-    /* A line of tiles ends in two narrow ones where these have room for what is left: so 4,096 columns are 20 tiles of 192 and two
-     * of 128, and none is multiplied in vain. Long ones are dealt (tegroup_impl_sm90_deal), and may end in one; undealt it would
-     * have blocks fall out of step. */
-    static constexpr int NARROW = COLS == 192 && !FITS ? 128 : COLS, DEALT_K = 2048;
+    /* See tegroup_impl_sm90_narrow_tiles. */
+    static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? (int)TEGROUP_IMPL_SM90_NARROW : COLS,
+                         DEALT_K = TEGROUP_IMPL_SM90_DEALT_K;
     static constexpr bool NARROWS = NARROW < COLS;
     /* Whether tiles may take unlike times. */
     static constexpr bool DEALS = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
@@ -109,10 +104,7 @@ struct tegroup_impl_sm90_shape {
     /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
-        if (!NARROWS) return 0;
-        const int32_t tiles = (cols + COLS - 1) / COLS, room = (tiles * COLS - cols) / (COLS - NARROW + !NARROWS);
-        if (room < 2 && (OP == TEGROUP_OP_WGRAD || k < DEALT_K)) return 0;
-        return room < tiles ? room : tiles;
+        return NARROWS ? tegroup_impl_sm90_narrow_tiles(OP == TEGROUP_OP_WGRAD, cols, k) : 0;
     }
     /* The operands that a tile's lines and its columns are of. */
     static constexpr tegroup_impl_operand FIRST = FLIPS ? TEGROUP_IMPL_B : TEGROUP_IMPL_A,
@@ -162,16 +154,6 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
     int32_t picked_a[128],
         picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
-
-/* What a tile of so many columns costs, in units of 64 columns and 64 of k, which are 256 cycles of wgmma; and what is between tiles. */
-static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_tile_cost(int32_t cols, int32_t steps) {
-    return cols / 8 * steps / 8 + 2; /* below 2^28: cols are eights, 256 at most, and steps 2^25 */
-}
-/* Of a tile that fits: the columns that wgmma would take as long for. Its steps wait for shared memory, and those of 96, 128, 160 and 192
- * columns take as long as 160, 165, 176 and 203 (measured: docs/lab/tile-choice.md, "Fitting tiles"). */
-static __host__ __device__ __forceinline__ int32_t tegroup_impl_sm90_fit_cost(int32_t cols) {
-    return (int32_t)tegroup_impl_max(cols + 8, 136 + cols / 4);
-}
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- dealing tiles ---- */

@@ -5,16 +5,20 @@
 #include "base/status_types.h"
 #include "core/options_types.h"
 #include "core/gemm_types.h"
+#include "core/plan_types.h"
 #include "layer/mlp_types.h"
 #include "base/build.h"
 #include "core/checks.h"
-#include "core/numerics.h"
+#include "core/choice.h"
 #include "core/epilogue.h"
 #include "cpu/gemm_kernel.h"
 #include "cuda/cublaslt_setup.h"
+#include "cuda/sm90_choice.h"
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
+typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target,
+                                        tegroup_plan *plan, tegroup_impl_forecast *forecast);
 typedef int tegroup_impl_image_function(int32_t sm);
 typedef tegroup_status tegroup_impl_plan_function(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                   tegroup_plan *plan, tegroup_error *error);
@@ -33,10 +37,11 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
                                                        const tegroup_impl_epilogue *epilogue,
                                                        struct CUstream_st *stream, tegroup_error *error);
 
-/* A backend. The workspace is known to every build; the other functions are NULL where the build lacks its code, or where the
+/* A backend. Workspace and tile are known to every build; the other functions are NULL where the build lacks its code, or where the
  * comment says so. */
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
+    tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */
     tegroup_impl_image_function *image;         /* does this unit hold code for the current GPU? NULL: as other kernels */
     tegroup_impl_plan_function *plan;           /* completes a plan for the current GPU; NULL: nothing is left to do */
     tegroup_impl_check_function *check;         /* what a call must be besides the common rules; NULL: nothing */
@@ -47,11 +52,11 @@ typedef struct tegroup_impl_backend {
     tegroup_impl_plan_fused_function *plan_fused; /* the kernel with an activation in its epilogue; NULL: it has none */
     tegroup_impl_run_fused_function *run_fused;
 } tegroup_impl_backend;
-#define TEGROUP_IMPL_NOT_BUILT(workspace) {workspace, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define TEGROUP_IMPL_NOT_BUILT(workspace, tile) {workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
-    {tegroup_impl_cpu_workspace, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
+    {tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
 static inline tegroup_impl_image_function tegroup_impl_sm90_image;
@@ -70,6 +75,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
     {NULL,                                                                                                             \
+     tegroup_impl_sm90_tile,                                                                                           \
      tegroup_impl_sm90_image,                                                                                          \
      tegroup_impl_sm90_plan,                                                                                           \
      tegroup_impl_sm90_check,                                                                                          \
@@ -79,7 +85,7 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
      tegroup_impl_sm90_take,                                                                                           \
      TEGROUP_IMPL_SM90_FUSED}
 #else
-#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL)
+#define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_PORTABLE)
@@ -94,10 +100,11 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
-    {NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, NULL, \
+    {NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, \
+     NULL, \
      TEGROUP_IMPL_PORTABLE_FUSED}
 #else
-#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL)
+#define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
 #endif
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_CUBLASLT)
@@ -108,7 +115,7 @@ static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup
 static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
 static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
-    {tegroup_impl_lt_grouped_workspace,                                                                                \
+    {tegroup_impl_lt_grouped_workspace, NULL,                                                                                \
      NULL,                                                                                                             \
      tegroup_impl_lt_grouped_plan,                                                                                     \
      tegroup_impl_lt_grouped_check,                                                                                    \
@@ -119,7 +126,7 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
      NULL,                                                                                                             \
      NULL}
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP                                                                             \
-    {tegroup_impl_lt_loop_workspace,                                                                                   \
+    {tegroup_impl_lt_loop_workspace, NULL,                                                                                   \
      NULL,                                                                                                             \
      tegroup_impl_lt_loop_plan,                                                                                        \
      tegroup_impl_lt_loop_check,                                                                                       \
@@ -130,13 +137,13 @@ static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, teg
      NULL,                                                                                                             \
      NULL}
 #else
-#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace)
-#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace)
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace, NULL)
+#define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
 static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
     static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {
-        TEGROUP_IMPL_NOT_BUILT(NULL), /* AUTO */
+        TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
         TEGROUP_IMPL_BACKEND_SM90,
         TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
         TEGROUP_IMPL_BACKEND_PORTABLE,

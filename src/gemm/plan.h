@@ -17,7 +17,7 @@
 #include "core/problem.h"
 #include "core/backend_table.h"
 #include "core/numerics.h"
-#include "cpu/gemm_kernel.h"
+#include "core/choice.h"
 #include "gemm/backends.h"
 #include "gemm/verdicts.h"
 
@@ -61,6 +61,8 @@ static inline tegroup_status tegroup_impl_take_target(const tegroup_target *give
     TEGROUP_IMPL_RULE(target->sm >= 0, ERROR_VALUE, "target.sm", "must not be negative", 0, target->sm);
     TEGROUP_IMPL_RULE(target->cublaslt_version >= 0, ERROR_VALUE, "target.cublaslt_version", "must not be negative", 0,
                       target->cublaslt_version);
+    TEGROUP_IMPL_RULE(target->multiprocessors >= 0, ERROR_VALUE, "target.multiprocessors", "must not be negative", 0,
+                      target->multiprocessors);
     TEGROUP_IMPL_RULE(target->threads >= 0, ERROR_VALUE, "target.threads", "must not be negative", 0, target->threads);
     return TEGROUP_OK;
 }
@@ -94,7 +96,8 @@ static inline int32_t tegroup_impl_plan_threads(const tegroup_gemm_desc *desc, c
 /* A plan for one backend as far as the host knows it. here: the target is this machine. */
 static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const tegroup_problem *problem,
                                            tegroup_backend backend, const tegroup_target *target, int here,
-                                           tegroup_plan *made) {
+                                           tegroup_plan *made, tegroup_impl_forecast *forecast) {
+    const tegroup_impl_backend *row = tegroup_impl_backend_of(backend);
     tegroup_layout layout;
     memset(made, 0, sizeof *made);
     made->struct_size = sizeof *made;
@@ -104,7 +107,7 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
     made->sm = backend == TEGROUP_BACKEND_CPU ? 0 : target->sm;
     made->device = -1;
     made->cublaslt_version = target->cublaslt_version;
-    made->hypothetical = !(tegroup_impl_built() >> backend & 1u) || (!here && backend != TEGROUP_BACKEND_CPU);
+    made->hypothetical = !row->run || (!here && backend != TEGROUP_BACKEND_CPU);
     made->threads = tegroup_impl_plan_threads(desc, target);
     made->sm_limit = desc->options.sm_limit;
     made->numerics_id = tegroup_impl_numerics_id(problem, backend, made->sm);
@@ -113,21 +116,22 @@ static inline void tegroup_impl_plan_begin(const tegroup_gemm_desc *desc, const 
             desc->options.cublas_workspace_bytes ? desc->options.cublas_workspace_bytes : (size_t)32 << 20;
         made->cublas_parts = tegroup_impl_cublas_parts(desc, problem, backend, target);
     }
-    if (backend == TEGROUP_BACKEND_CPU) tegroup_impl_cpu_tile(&made->tile_m, &made->tile_n, &made->tile_k);
+    memset(forecast, 0, sizeof *forecast);
+    if (row->tile) row->tile(desc, target, made, forecast);
     tegroup_impl_plan_layout(made, &layout);
     made->workspace_bytes = layout.total_bytes;
 }
 
 static inline int64_t tegroup_impl_distance(int64_t a, int64_t b) { return a < b ? b - a : a - b; }
 
-/* One backend's verdict: the table row that comes furthest, then the quirks. */
+/* One backend's verdict: the table row that comes furthest, then the quirks. plan: where the verdict is OK, as far as it is known. */
 static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                         const tegroup_problem *p, tegroup_backend backend, const tegroup_target *target,
-                                        int here, tegroup_verdict *verdict) {
+                                        int here, tegroup_verdict *verdict, tegroup_plan *plan) {
     int32_t count, i, best = -1;
     const tegroup_backend_rule *rules = tegroup_backend_rules(&count);
     const tegroup_quirk *quirks;
-    tegroup_plan plan;
+    tegroup_impl_forecast forecast;
     memset(verdict, 0, sizeof *verdict);
     for (i = 0; i < count && best < INT32_MAX; i++) {
         tegroup_verdict v;
@@ -159,8 +163,8 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
             verdict->quirk = i;
             return;
         }
-    tegroup_impl_plan_begin(desc, p, backend, target, here, &plan);
-    if (plan.workspace_bytes == SIZE_MAX) {
+    tegroup_impl_plan_begin(desc, p, backend, target, here, plan, &forecast);
+    if (plan->workspace_bytes == SIZE_MAX) {
         verdict->status = TEGROUP_ERROR_OVERFLOW;
         verdict->field = "options.cublas_workspace_bytes";
         verdict->rule = "must leave the workspace addressable";
@@ -168,7 +172,12 @@ static inline void tegroup_impl_verdict(const tegroup_gemm_desc *desc, const teg
         verdict->got = INT64_MAX;
         return;
     }
-    verdict->workspace_bytes = plan.workspace_bytes;
+    verdict->workspace_bytes = plan->workspace_bytes;
+    verdict->tile_m = plan->tile_m;
+    verdict->tile_n = plan->tile_n;
+    verdict->tile_k = plan->tile_k;
+    verdict->tile_why = forecast.why;
+    verdict->predicted_us = forecast.us;
 }
 
 /* The choice of kernel, which the current device is asked about. */
@@ -200,22 +209,26 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v,
+                             &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
         memset(&why, 0, sizeof why); /* compilers that see through some of the calls warn else */
-        tegroup_impl_plan_begin(desc, &problem, v->backend, &resolved, here, &plan);
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */ v->status = status;
+        else { /* what it calls failed, or offers nothing */
+            v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;
             v->expected = why.expected;
             v->got = why.got;
             v->workspace_bytes = 0;
+            v->tile_m = v->tile_n = v->tile_k = 0;
+            v->tile_why = NULL;
+            v->predicted_us = 0;
         }
     }
     return TEGROUP_OK;

@@ -11,6 +11,7 @@
 #include "base/rules.h"
 #include "core/checks.h"
 #include "core/numerics.h"
+#include "core/choice.h"
 #include "gemm/backends.h"
 #include "gemm/plan.h"
 #include "gemm/check.h"

@@ -8,6 +8,7 @@
 #include "base/arithmetic.h"
 #include "base/rules.h"
 #include "core/numerics.h"
+#include "core/choice.h"
 #include "gemm/run.h"
 #include "gemm/tune.h"
 #include "cuda/launch.h"

@@ -1,0 +1,99 @@
+/* ---- Hopper GEMM: the compiled kernels ---- */
+
+#pragma once
+#include "base/version.h"
+#include "base/status_types.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "base/build.h"
+#include "base/rules.h"
+#include "core/choice.h"
+#include "cuda/sm90_kernels.h"
+#include "cuda/launch.h"
+#include "cuda/call.h"
+#include "cuda/portable_plan.h"
+#include "cuda/sm90_tiles.h"
+#include "cuda/sm90_multiply.h"
+
+/* Of each line of the table. */
+typedef struct tegroup_impl_sm90_code {
+    const void *bf16, *f16; /* NULL: left out by a switch, or PORTABLE's */
+    int32_t shared_bytes;
+} tegroup_impl_sm90_code;
+
+static inline const tegroup_impl_sm90_code *tegroup_impl_sm90_code_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_CODE(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                       \
+    {TEGROUP_IMPL_KERNEL_##op(                                                                                         \
+         tegroup_impl_sm90_kernel<true, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),               \
+     TEGROUP_IMPL_KERNEL_F16(                                                                                          \
+         op, tegroup_impl_sm90_kernel<false, tegroup_impl_sm90_shape<op, lines, cols, turns, slabs, flips>>),          \
+     tegroup_impl_sm90_shape<op, lines, cols, turns, slabs>::SHARED_BYTES},
+#define TEGROUP_IMPL_SM90_MMA_CODE(name, op, ns, epilogue, tb, us) {NULL, NULL, 0},
+    static const tegroup_impl_sm90_code code[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_CODE, TEGROUP_IMPL_SM90_MMA_CODE)};
+#undef TEGROUP_IMPL_SM90_CODE
+#undef TEGROUP_IMPL_SM90_MMA_CODE
+    return &code[kernel];
+}
+
+/* Does this unit hold code for sm_90a? Other GPUs have none to lack. */
+static inline int tegroup_impl_sm90_image(int32_t sm) {
+    cudaFuncAttributes attributes;
+    if (sm != 90) return 1;
+    const cudaError_t code = cudaFuncGetAttributes(&attributes, tegroup_impl_sm90_code_of(0)->bf16);
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code == cudaSuccess && attributes.maxThreadsPerBlock >= TEGROUP_IMPL_SM90_THREADS;
+}
+
+/* The plan with a kernel of the table, ready to launch. */
+static inline tegroup_status tegroup_impl_sm90_choose(tegroup_plan *plan, int32_t kernel, tegroup_error *error) {
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
+    const tegroup_impl_sm90_code *code = tegroup_impl_sm90_code_of(kernel);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)kernel;
+#if !defined(TEGROUP_NO_PORTABLE)
+    int32_t count;
+    if (row->mma)
+        return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count), error);
+#endif
+    plan->tile_m = row->tile_m;
+    plan->tile_n = row->tile_n;
+    plan->tile_k = TEGROUP_IMPL_SM90_K;
+    return tegroup_impl_cuda_status(
+        tegroup_impl_planned(plan, plan->problem.a == TEGROUP_DTYPE_BF16 ? code->bf16 : code->f16,
+                             TEGROUP_IMPL_SM90_THREADS, code->shared_bytes, TEGROUP_IMPL_SM90_MOST_BLOCKS),
+        "plan", "the kernel's attributes must be readable", error);
+}
+
+/* A plan's kernel as a choice: its number, and its tile, which tells whether another build's table is this one. */
+static inline tegroup_impl_choice tegroup_impl_sm90_chosen(const tegroup_plan *plan) {
+    tegroup_impl_choice choice;
+    memset(&choice, 0, sizeof choice);
+    choice.words[0] = plan->algorithm[TEGROUP_IMPL_PLANNED_ROW];
+    choice.words[1] = (uint64_t)plan->tile_m;
+    choice.words[2] = (uint64_t)plan->tile_n;
+    return choice;
+}
+
+static inline tegroup_status tegroup_impl_sm90_take(tegroup_plan *plan, const tegroup_impl_choice *choice,
+                                                    tegroup_error *error) {
+    return tegroup_impl_sm90_choose(plan, (int32_t)choice->words[0], error);
+}
+
+/* The kernels that tegroup_plan_tune may time for a plan. */
+static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan, const tegroup_gemm_desc *,
+                                                       tegroup_impl_choices *choices, tegroup_error *error) {
+#if defined(TEGROUP_NO_PORTABLE)
+    const int with_mma = 0;
+#else
+    const int with_mma = 1;
+#endif
+    for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++) {
+        tegroup_plan candidate = *plan;
+        if (!tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma)) continue;
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_choose(&candidate, kernel, error));
+        const tegroup_impl_choice choice = tegroup_impl_sm90_chosen(&candidate);
+        tegroup_impl_choices_add(choices, &choice);
+    }
+    return TEGROUP_OK;
+}

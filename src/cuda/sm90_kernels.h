@@ -1,0 +1,101 @@
+/* ---- Hopper GEMM: the table of kernels ---- */
+
+#pragma once
+#include "base/version.h"
+#include "formats/dtype_types.h"
+#include "core/gemm_types.h"
+#include "core/plan_types.h"
+#include "core/checks.h"
+
+enum {
+    TEGROUP_IMPL_SM90_K = 64,            /* of k in a pipeline stage: 128 bytes, the widest swizzle of TMA and wgmma */
+    TEGROUP_IMPL_SM90_MOST_BLOCKS = 160, /* blocks of a launch at most: no Hopper GPU has more than 144 multiprocessors */
+    TEGROUP_IMPL_SM90_USUAL = 132,       /* multiprocessors of an H100 SXM and of an H200 */
+    TEGROUP_IMPL_SM90_WIDE = 192,        /* columns of a tile where some are narrow */
+    TEGROUP_IMPL_SM90_NARROW = 128,      /* and of these */
+    TEGROUP_IMPL_SM90_FIT = 32,          /* rows of D, of which a tile that fits its group has a multiple */
+    TEGROUP_IMPL_SM90_SMALLER = 4        /* multiples below the largest that such a tile may have */
+};
+
+/* The kernels, a line each: KERNEL(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us).
+ *
+ *   name      TEGROUP_IMPL_SM90_<name> is its number, which a plan holds; the tile's rows and columns of D are in it
+ *   op        1 forward, 2 dgrad, 3 wgrad, as tegroup_op
+ *   lines ... flips   what tegroup_impl_sm90_shape is made with, and explains
+ *   ns        nanoseconds that a tile takes for one of k
+ *   epilogue  what its results take, in k that would take as long
+ *   tb        TB/s at which operands are read and results are written
+ *   us        microseconds to launch, and to fill and drain the pipeline
+ *
+ * The first of an operation runs every problem. MMA(name, op, ns, epilogue, tb, us) is PORTABLE's kernel of 64 x 128, for groups
+ * of few rows, of which a multiprocessor has two blocks; its products have the bits of wgmma. ns to us are of an H200, fitted to
+ * the times of all kernels in 3,500 products of 4 to 256 groups of 4 to 2,048 rows, 192 to 28,672 columns and results of two bytes. */
+#define TEGROUP_IMPL_SM90_KERNELS(KERNEL, MMA)                                                                         \
+    KERNEL(FORWARD_128X192, 1, 128, 192, 1, 3, 0, 7.75, 11, 4.06, 15.2)                                                \
+    KERNEL(FORWARD_64X256, 1, 64, 256, 1, 4, 0, 5.74, 31, 4.07, 13.5)                                                  \
+    KERNEL(FORWARD_128X256, 1, 64, 256, 0, 2, 0, 10.50, 109, 4.37, 12.0)                                               \
+    KERNEL(FORWARD_192X128, 1, 128, 192, 1, 3, 1, 7.41, 19, 4.35, 11.7)                                                \
+    KERNEL(FORWARD_64X128, 1, 64, 128, 1, 2, 0, 3.98, 40, 4.25, 10.6)                                                  \
+    KERNEL(DGRAD_128X192, 2, 128, 192, 1, 3, 0, 7.90, 0, 4.20, 16.3)                                                   \
+    KERNEL(DGRAD_64X256, 2, 64, 256, 1, 4, 0, 6.55, 43, 4.34, 12.3)                                                    \
+    KERNEL(DGRAD_128X256, 2, 64, 256, 0, 2, 0, 10.53, 105, 4.57, 11.7)                                                 \
+    KERNEL(DGRAD_192X128, 2, 128, 192, 1, 3, 1, 7.28, 9, 4.62, 12.8)                                                   \
+    MMA(DGRAD_64X128, 2, 11.76, 212, 4.43, 10.8)                                                                       \
+    KERNEL(WGRAD_128X192, 3, 128, 192, 1, 4, 0, 8.76, 144, 3.23, 14.9)                                                 \
+    KERNEL(WGRAD_128X128, 3, 128, 128, 1, 4, 0, 7.20, 143, 5.29, 17.5)                                                 \
+    KERNEL(WGRAD_192X128, 3, 128, 192, 1, 3, 1, 8.71, 170, 3.62, 6.4)
+
+enum {
+#define TEGROUP_IMPL_SM90_NUMBER(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+#define TEGROUP_IMPL_SM90_MMA_NUMBER(name, op, ns, epilogue, tb, us) TEGROUP_IMPL_SM90_##name,
+    TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_NUMBER, TEGROUP_IMPL_SM90_MMA_NUMBER) TEGROUP_IMPL_SM90_KERNEL_COUNT
+#undef TEGROUP_IMPL_SM90_NUMBER
+#undef TEGROUP_IMPL_SM90_MMA_NUMBER
+};
+
+typedef struct tegroup_impl_sm90_row {
+    tegroup_op op;
+    int32_t tile_m, tile_n; /* rows and columns of D */
+    int32_t flips;          /* the tile's lines are D's columns: results of two bytes that nothing is added to */
+    int32_t fits;           /* and it has as many of a group's rows as there are, in units of TEGROUP_IMPL_SM90_FIT */
+    int32_t narrows;        /* a row of tiles may end in narrow ones */
+    int32_t mma;            /* PORTABLE's */
+    double ns, epilogue, tb, us;
+} tegroup_impl_sm90_row;
+
+static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_row_of(int32_t kernel) {
+#define TEGROUP_IMPL_SM90_ROW(name, op, lines, cols, turns, slabs, flips, ns, epilogue, tb, us)                        \
+    {(tegroup_op)(op),                                                                                                 \
+     (flips) ? (cols) : (lines) * (2 - (turns)),                                                                       \
+     (flips) ? (lines) * (2 - (turns)) : (cols),                                                                       \
+     flips,                                                                                                            \
+     (flips) && (op) != 3,                                                                                             \
+     (cols) == TEGROUP_IMPL_SM90_WIDE && !((flips) && (op) != 3),                                                                         \
+     0,                                                                                                                \
+     ns,                                                                                                               \
+     epilogue,                                                                                                         \
+     tb,                                                                                                               \
+     us},
+#define TEGROUP_IMPL_SM90_MMA_ROW(name, op, ns, epilogue, tb, us)                                                      \
+    {(tegroup_op)(op), 64, 128, 0, 0, 0, 1, ns, epilogue, tb, us},
+    static const tegroup_impl_sm90_row rows[TEGROUP_IMPL_SM90_KERNEL_COUNT] = {
+        TEGROUP_IMPL_SM90_KERNELS(TEGROUP_IMPL_SM90_ROW, TEGROUP_IMPL_SM90_MMA_ROW)};
+#undef TEGROUP_IMPL_SM90_ROW
+#undef TEGROUP_IMPL_SM90_MMA_ROW
+    return &rows[kernel];
+}
+
+/* The kernels that can run a problem. PORTABLE's picks no rows by index. What flips are results of two bytes that nothing is added
+ * to; tiles that fit store boxes of 64 rows, which must not reach past a uniform D. */
+static inline int tegroup_impl_sm90_can_flip(const tegroup_problem *p) {
+    return (p->op == TEGROUP_OP_WGRAD || p->rows_space[TEGROUP_IMPL_D] != TEGROUP_SPACE_UNSET)
+           && p->d != TEGROUP_DTYPE_F32 && p->c == TEGROUP_DTYPE_UNSET && !p->accumulate
+           && (p->bias == TEGROUP_DTYPE_UNSET || p->op != TEGROUP_OP_FORWARD) && !p->gathered[TEGROUP_IMPL_A]
+           && !p->gathered[TEGROUP_IMPL_B];
+}
+/* with_mma: PORTABLE is in the build. */
+static inline int tegroup_impl_sm90_runs(const tegroup_problem *p, int32_t kernel, int with_mma) {
+    const tegroup_impl_sm90_row *row = tegroup_impl_sm90_row_of(kernel);
+    return row->op == p->op && (!row->mma || (with_mma && !p->gathered[TEGROUP_IMPL_A]))
+           && (!row->flips || tegroup_impl_sm90_can_flip(p));
+}
