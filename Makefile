@@ -26,7 +26,7 @@ export CC NVCC ARCHS CUDA_HOME CUBLAS_HOME OPENMP PYTHON
 HEADERS := tegroup.h tegroup_cuda.cuh
 UNIT    := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 
-.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp plots docs examples headers lib install compile-matrix lint format clean
+.PHONY: help demo test test-more test-gpu test-layers check-fresh build-gpu sanitize-gpu test-teeth fuzz bench bench-cpu bench-gpu bench-hopper bench-compile bench-moe bench-mlp tiles fit plots docs examples headers lib install compile-matrix lint format clean
 
 help: ## this list
 	@echo "Variables: CC NVCC ARCHS CUDA_HOME CUBLAS_HOME BENCH SANITIZE PYTHON PREFIX DESTDIR"
@@ -103,6 +103,12 @@ bench-compile: ## seconds and bytes of the quickstart and of everything, for one
 
 build/compile.json: tests/bench/compile_times.py examples/quickstart.cu $(HEADERS)
 	$(COMPILE_TIMES)
+
+tiles: build/libtegroup.so ## time SM90's kernels on a Hopper GPU for the table of their costs: tests/bench/tiles.csv
+	$(PYTHON) tests/bench/tiles.py measure $(BENCH)
+
+fit: ## fit the costs of SM90's kernels to tests/bench/tiles.csv; BENCH=--write puts them into src/cuda/sm90_kernels.h
+	$(PYTHON) tests/bench/tiles.py fit $(BENCH)
 
 plots: ## draw docs/hopper-*.svg from RESULT (needs matplotlib)
 	$(PYTHON) tests/bench/plots.py $(RESULT)

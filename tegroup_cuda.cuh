@@ -29,15 +29,16 @@
  *   [19] cuda/portable_plan.h     Portable GEMM: plan and launch
  *   [20] cuda/hopper.h            Hopper's instructions
  *   [21] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [22] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
- *   [23] cuda/sm90_block.h        Hopper GEMM: a block
- *   [24] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [25] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [26] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [27] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
- *   [28] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [29] gemm/machine_cuda.h      The GPU and the library at hand
- *   [30] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [22] cuda/sm90_scheduler.h    Hopper GEMM: the scheduler
+ *   [23] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [24] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [25] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [26] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [27] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [28] cuda/sm90_code.h         Hopper GEMM: the compiled kernels
+ *   [29] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [30] gemm/machine_cuda.h      The GPU and the library at hand
+ *   [31] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -4768,9 +4769,7 @@ typedef struct tegroup_impl_sm90_call {
     uint64_t shift[4]; /* of both kinds: bytes from the map's address to the boxes of buffer 0, modulo 2^64 */
     int32_t has_c, has_bias;
     int32_t narrows;              /* the last groups that have narrow tiles alone */
-    int32_t late;                 /* the last blocks, for which there is room when others are done: SHAPE::LATE */
     int32_t adds_in_l2;           /* a weight gradient that is added to D: L2 may do it */
-    int32_t staggers;             /* its results of four bytes meet in no bank of shared memory */
     int32_t gathers_a, gathers_b; /* rows of the operand are picked by index: cp.async takes the place of TMA */
     tegroup_impl_gpu_epilogue epilogue;
     uint64_t activated_shift; /* as shift */
@@ -4808,17 +4807,11 @@ struct tegroup_impl_sm90_shape {
     static constexpr __host__ __device__ int fitting(int i) { return FITS ? COLS - i * FIT : COLS; } /* widest first */
     static constexpr int TILE_M = TURNS ? LINES : 2 * LINES, PARTS = LINES / 64; /* of 64 lines, as wgmma has them */
     /* See tegroup_impl_sm90_narrow_tiles. */
-    static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? (int)TEGROUP_IMPL_SM90_NARROW : COLS,
-                         DEALT_K = TEGROUP_IMPL_SM90_DEALT_K;
+    static constexpr int NARROW = COLS == TEGROUP_IMPL_SM90_WIDE && !FITS ? (int)TEGROUP_IMPL_SM90_NARROW : COLS;
     static constexpr bool NARROWS = NARROW < COLS;
-    /* Whether tiles may take unlike times. */
-    static constexpr bool DEALS = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
-    /* Whether the last tiles worked on may be given to whoever is done first. Tiles of few rows wait for memory alone, which serves
-     * some multiprocessors a tenth faster than others: so the grid has blocks more than there is room for, each of which begins when
-     * another one is done, and has one tile. These are the first tiles of all, and blocks go round with those that follow: nobody
-     * need know how many there are. */
-    static constexpr bool LATE = TILE_M == 64 && OP != TEGROUP_OP_WGRAD;
-    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last round. */
+    /* Whether tiles may take unlike times, so that blocks are balanced by what theirs cost. */
+    static constexpr bool BALANCES = FITS || NARROWS || OP == TEGROUP_OP_WGRAD;
+    /* Whether a call's last groups may have narrow tiles alone, with which even groups fill the last wave. */
     static constexpr bool TAPERS = NARROWS && !ACTIVATES && OP == TEGROUP_OP_FORWARD;
     static __host__ __device__ __forceinline__ int32_t narrow(int32_t cols, int32_t k) {
         return NARROWS ? tegroup_impl_sm90_narrow_tiles(OP == TEGROUP_OP_WGRAD, cols, k) : 0;
@@ -4872,269 +4865,73 @@ template <typename SHAPE> struct tegroup_impl_sm90_rest {
         picked_b[TEGROUP_IMPL_SM90_LINES]; /* rows of data that gathered operands have in a stage; -1: zeros */
 };
 
+/* ==== [22] Hopper GEMM: the scheduler (src/cuda/sm90_scheduler.h) ==== */
+
 #if TEGROUP_IMPL_HOPPER
-/* ---- dealing tiles ---- */
+/* One warp of each block finds the block's tiles. It walks the groups, 32 at a time, a lane a group. Where all tiles take as long they go
+ * round-robin, in the order of the groups; where they do not, blocks are balanced: of a weight gradient by the largest groups first, of
+ * tiles of unlike widths by what these cost. */
 
-/* Where tiles take unlike times they are dealt: one after another, each to a block that is done about first, if tiles take what
- * they are said to cost. Every block deals for all of them, and so knows which are its own without a word to the others. Lane l
- * keeps the books of blocks l, l + 32, ... */
-struct tegroup_impl_sm90_deal {
-    enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
-    int32_t load[EACH]; /* cost of what a block has got, above the least of all; INT32_MAX: there is no such block */
-    int32_t fresh;      /* blocks that have got nothing: these come first, in their order */
-
-    static __device__ __forceinline__ int32_t lane() { return (int32_t)threadIdx.x & 31; }
-    __device__ __forceinline__ tegroup_impl_sm90_deal() : fresh((int32_t)gridDim.x) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++) load[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
-    }
-    /* How many blocks have less than this. */
-    __device__ __forceinline__ int32_t below(int32_t limit) const {
-        int32_t blocks = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) blocks += __popc(__ballot_sync(0xffffffffu, load[i] < limit));
-        return blocks;
-    }
-    /* A round: as many of these tiles as there are blocks that have least, or about that, one to each. Where that is more blocks than
-     * tiles, and it matters (`closely`), to some that are nearer to the least. Returns how many; the number of this block's, or -1, is
-     * `mine`. */
-    __device__ __forceinline__ int32_t round(int32_t tiles, int32_t cost, bool closely, int32_t *mine) {
-        int32_t least = load[0], given = 0, about = fresh > 0 ? 1 : (cost + 1) / 2;
-#pragma unroll
-        for (int i = 1; i < EACH; i++) least = load[i] < least ? load[i] : least;
-        least = __reduce_min_sync(0xffffffffu, least);
-        for (int halved = 0;
-             closely && fresh <= 0 && halved < TEGROUP_IMPL_SM90_HALVED && below(least + about / 2) >= tiles; halved++)
-            about /= 2;
-        const int32_t limit = least + about, me = (int32_t)blockIdx.x;
-        *mine = -1;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint32_t gets = __ballot_sync(0xffffffffu, load[i] < limit);
-            const int32_t number = given + __popc(gets & ((1u << lane()) - 1)),
-                          my_number = given + __popc(gets & ((1u << me % 32) - 1));
-            if (me / 32 == i && (gets >> me % 32 & 1) && my_number < tiles) *mine = my_number;
-            if (load[i] < INT32_MAX) load[i] += (load[i] < limit && number < tiles ? cost : 0) - least;
-            given += __popc(gets);
-        }
-        given = given < tiles ? given : tiles;
-        fresh -= given;
-        return given;
-    }
-};
-
-/* ---- finding tiles ---- */
-
-/* One warp walks the groups, 32 at a time, a lane a group. Tiles that all take as long go round the blocks in turn, in the order
- * of the groups; others are dealt: those of a weight gradient, the largest groups first, and those of unlike widths. */
-template <typename SHAPE> struct tegroup_impl_sm90_walk {
+/* The 32 groups at hand. */
+template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     const tegroup_impl_sm90_call &call;
     const tegroup_gemm_desc &desc;
-    int64_t turn;               /* of all tiles, the next one that falls to this block in turn */
-    int64_t before, sum;        /* tiles before the 32 groups at hand; of these up to and with this lane's */
-    int32_t base;               /* the first of these */
+    bool balanced;              /* else round-robin */
+    int32_t m;                  /* rows of D, of a weight gradient; else each group has its own */
+    int32_t across, wide;       /* tiles of a tile row, and of these not narrow; FITS: tiles of D's columns */
+    int32_t first_group;        /* of the 32 */
+    int64_t before, sum;        /* tiles before the 32; of theirs up to and with this lane's */
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
-    int32_t m;                         /* lines, of a weight gradient; else each group has its own */
-    int32_t tiles_n, wide;             /* tiles of a line, and of these not narrow; FITS: tiles of D's columns */
-    bool deals;                        /* tiles, since they take unlike times */
-    bool mixes;                        /* narrow tiles with others: a stripe has less than a round of these */
-    int owner;                         /* the lane whose tiles are dealt; -1: none yet */
-    int32_t run_at, run_end, run_cost; /* of these the ones at hand, which are alike, and what each of them costs */
-    int32_t stripe, part;              /* FITS: the lines of tiles and columns of D that they begin with */
-    bool two, later;                   /* FITS: whether there are tiles of two widths, and they are the second */
-    bool ahead;                        /* the first tile dealt to this block was found before */
-    tegroup_impl_sm90_deal deal;
 
-    enum { STRIPE = 8, PART = 16 };
+    enum { STRIPE = 8 }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
-    /* Not prepared: a snapshot is none, and there are no groups. */
-    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
-        : call(c), desc(c.call.desc), turn(blockIdx.x), owner(-1), run_at(0), run_end(0), stripe(0), part(0),
-          two(false), later(false), ahead(false) {
+    __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
+        : call(c), desc(c.call.desc) {
         const int32_t n = (int32_t)(SHAPE::FLIPS && !SHAPE::FITS ? desc.a.shape.cols : desc.d.shape.cols),
                       width = SHAPE::FITS ? SHAPE::TILE_M : SHAPE::COLS;
         m = (int32_t)(SHAPE::FLIPS ? desc.d.shape.cols : desc.a.shape.cols);
-        tiles_n = (n + width - 1) / width;
-        wide = SHAPE::FITS ? tiles_n : tiles_n - SHAPE::narrow(n, k_of(0));
-        deals = SHAPE::DEALS
-                && (SHAPE::FITS
-                    || (SHAPE::OP == TEGROUP_OP_WGRAD ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
-                                                      : (wide > 0 && wide < tiles_n && k_of(0) >= SHAPE::DEALT_K)
-                                                            || (SHAPE::TAPERS && call.narrows > 0)));
-        mixes = SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x;
-        if (SHAPE::LATE) turn = is_late() ? turn - at_once() : turn + call.late;
-        load(prepared ? 0 : desc.a.shape.groups, 0);
-        /* Every block finds all runs, of which groups have one or more: few tiles of short sums would be done before they are dealt. */
-        if (SHAPE::OP != TEGROUP_OP_WGRAD && deals)
-            deals = __shfl_sync(0xffffffffu, sum, 31) * ((k_of(0) + SHAPE::K - 1) / SHAPE::K)
-                    >= TEGROUP_IMPL_SM90_ENOUGH * tegroup_impl_min(32, desc.a.shape.groups);
+        across = (n + width - 1) / width;
+        wide = SHAPE::FITS ? across : across - SHAPE::narrow(n, k_of(0));
+        balanced = SHAPE::BALANCES
+                   && (SHAPE::FITS
+                       || (SHAPE::OP == TEGROUP_OP_WGRAD
+                               ? cost(most_rows(), SHAPE::COLS) > cost(0, SHAPE::COLS)
+                               : (wide > 0 && wide < across && k_of(0) >= TEGROUP_IMPL_SM90_BALANCED_K)
+                                     || (SHAPE::TAPERS && call.narrows > 0)));
     }
-    /* Blocks that there is room for from the start, and whether this is another. */
-    __device__ __forceinline__ int32_t at_once() const { return (int32_t)gridDim.x - (SHAPE::LATE ? call.late : 0); }
-    __device__ __forceinline__ bool is_late() const { return SHAPE::LATE && (int32_t)blockIdx.x >= at_once(); }
     /* 0 without a snapshot: groups are alike. */
     __device__ __forceinline__ int32_t most_rows() const {
         const tegroup_snapshot_header *header = call.call.views[TEGROUP_IMPL_A].header;
         return header ? (int32_t)header->rows_max : 0;
     }
-    /* Whether all tiles of a group are narrow; what a line of them then has, and of these wide. */
+    /* Whether all tiles of a group are narrow; what its tile rows then have, and of these wide. */
     __device__ __forceinline__ bool tapers(int32_t g) const {
         return SHAPE::TAPERS && g >= desc.a.shape.groups - call.narrows;
     }
-    __device__ __forceinline__ int32_t line_of(int32_t g) const {
-        return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : tiles_n;
+    __device__ __forceinline__ int32_t across_of(int32_t g) const {
+        return tapers(g) ? ((int32_t)desc.d.shape.cols + SHAPE::NARROW - 1) / SHAPE::NARROW : across;
     }
     __device__ __forceinline__ int32_t wide_of(int32_t g) const { return tapers(g) ? 0 : wide; }
-    __device__ __forceinline__ int32_t tiles_m(int32_t there) const {
+    /* Tile rows of a group of so many rows. */
+    __device__ __forceinline__ int32_t tile_rows(int32_t there) const {
         constexpr int32_t EACH = SHAPE::FITS ? SHAPE::COLS : SHAPE::TILE_M;
         return ((SHAPE::OP == TEGROUP_OP_WGRAD ? m : there) + EACH - 1) / EACH;
+    }
+    /* Of these, in the stripe that begins with this one. */
+    static __device__ __forceinline__ int32_t height(int32_t tile_rows, int32_t stripe) {
+        return (int32_t)tegroup_impl_min(STRIPE, tile_rows - stripe);
     }
     /* A weight gradient that nothing is added to is left alone; one of no rows is beta * C. */
     __device__ __forceinline__ bool idle(int32_t there) const {
         return SHAPE::OP == TEGROUP_OP_WGRAD ? there < 0 || (there == 0 && desc.accumulate) : there <= 0;
     }
-    /* Whether an operand may have rows of each group. (Where nothing is dealt there are registers enough, and ptxas does better
-     * without being told.) */
-    static __device__ __forceinline__ constexpr bool starts(int operand) {
-        return !SHAPE::DEALS || operand == TEGROUP_IMPL_A
-               || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
-               || (operand == TEGROUP_IMPL_C && SHAPE::OP != TEGROUP_OP_WGRAD && !SHAPE::FLIPS);
+    __device__ __forceinline__ int32_t k_of(int32_t there) const {
+        return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
+               : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
+                                                 : (int32_t)desc.b.shape.rows;
     }
-    /* Rows of a group, in which operands whose snapshots differ meet. */
-    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
-                                         bool rows_too) {
-        const tegroup_snapshot_view &view = call.call.views[operand];
-        const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
-        first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
-        if (rows_too && there < rows) rows = (int32_t)there;
-    }
-    __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
-        base = from;
-        before = tiles_before;
-        rows = -1;
-        for (int i = 0; i < 4; i++) first_row[i] = 0;
-        const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
-        int32_t g = from + lane();
-        if (g < desc.a.shape.groups && (!SHAPE::FITS || tiles_n > 0)) { /* else FITS has runs of nothing */
-            if (SHAPE::OP == TEGROUP_OP_WGRAD && deals && order) g = order[g];
-            rows = INT32_MAX;
-            meet(desc.a, TEGROUP_IMPL_A, g, true);
-            meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
-            meet(desc.d, TEGROUP_IMPL_D, g, SHAPE::OP != TEGROUP_OP_WGRAD);
-            if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
-        }
-        group = g;
-        tiles = idle(rows) ? 0 : tiles_m(rows) * line_of(g); /* a D of more has no room in memory */
-        sum = tiles;
-        for (int step = 1; step < 32; step *= 2) {
-            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
-            if (lane() >= step) sum += other;
-        }
-    }
-    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
-    __device__ __forceinline__ bool in_turn(int *of, int32_t *local) {
-        for (;;) {
-            const int64_t end = before + __shfl_sync(0xffffffffu, sum, 31);
-            if (turn < end) break;
-            if ((SHAPE::LATE && turn == INT64_MAX) || base + 32 >= desc.a.shape.groups) return false;
-            load(base + 32, end);
-        }
-        *of = __ffs((int)__ballot_sync(0xffffffffu, turn < before + sum)) - 1;
-        *local = (int32_t)(turn - before - __shfl_sync(0xffffffffu, sum - tiles, *of));
-        turn = is_late() ? INT64_MAX : turn + at_once();
-        return true;
-    }
-    /* The same of tiles that are dealt. Those of the last groups closely: the others even out. */
-    __device__ __forceinline__ bool dealt(int *of, int32_t *local) {
-        for (;;) {
-            if (run_at == run_end && !run()) return false;
-            int32_t number;
-            const int32_t first = run_at;
-            run_at += deal.round(run_end - first, run_cost, base + 32 >= desc.a.shape.groups, &number);
-            if (number < 0) continue;
-            if (ahead) {
-                ahead = false;
-                continue;
-            }
-            *of = owner;
-            *local = first + number;
-            return true;
-        }
-    }
-    /* The next tiles that cost the same. False: there are none. Every block finds all runs, and of most has no tile: so hardly anything
-     * is divided on the way. */
-    __device__ __forceinline__ bool run() {
-        while (owner < 0 || !run_of_owner()) {
-            const uint32_t others = __ballot_sync(0xffffffffu, !idle(rows) && lane() > owner);
-            if (!others && base + 32 >= desc.a.shape.groups) return false;
-            if (!others) load(base + 32, 0);
-            owner = __ffs((int)others) - 1;
-            run_end = stripe = part = 0;
-            two = later = false;
-        }
-        return true;
-    }
-    __device__ __forceinline__ bool run_of_owner() {
-        const int32_t there = __shfl_sync(0xffffffffu, rows, owner), lines = tiles_m(there);
-        if (SHAPE::FITS) {
-            if (run_end > 0) { /* past the run at hand */
-                if (!two || later) part += two ? PART : tiles_n;
-                later = two && !later;
-                if (part >= tiles_n) {
-                    part = 0;
-                    stripe += STRIPE;
-                }
-            }
-            if (stripe >= lines) return false;
-            const int32_t high = height(lines, stripe);
-            const fit f(there, lines, stripe, high);
-            two = f.two(high);
-            run_at = run_end;
-            run_end += two ? (later ? high - f.wider : f.wider) * (int32_t)tegroup_impl_min(PART, tiles_n - part)
-                           : high * tiles_n;
-            run_cost = cost(there, f.cols(later || f.wider == 0));
-        } else {
-            const int32_t g = __shfl_sync(0xffffffffu, group, owner), across = line_of(g), wider = wide_of(g);
-            int32_t end = lines * across;
-            bool narrower = wider == 0;
-            if (run_end >= end) return false;
-            run_at = run_end;
-            if (wider > 0 && wider < across && !mixes) {
-                const int32_t begin = run_at / (STRIPE * across) * STRIPE, high = height(lines, begin);
-                end = begin * across + high * wider;
-                narrower = run_at == end;
-                if (narrower) end = (begin + high) * across;
-            }
-            run_end = end;
-            run_cost = cost(there, narrower ? SHAPE::NARROW : SHAPE::COLS);
-        }
-        return true;
-    }
-    /* Of a stripe. */
-    static __device__ __forceinline__ int32_t height(int32_t lines, int32_t stripe) {
-        return (int32_t)tegroup_impl_min(STRIPE, lines - stripe);
-    }
-    /* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, PART
-     * columns of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights
-     * are not far. */
-    struct fit {
-        int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
-        int32_t wider;      /* of the stripe's tiles side by side */
-        __device__ __forceinline__ fit(int32_t there, int32_t lines, int32_t stripe, int32_t high) : each(0) {
-            const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT;
-#pragma unroll
-            for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * lines; /* fits / lines */
-            more = fits - each * lines;
-            wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, high);
-        }
-        __device__ __forceinline__ bool two(int32_t high) const { return wider > 0 && wider < high; }
-        __device__ __forceinline__ int32_t cols(bool narrower) const {
-            return (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER),
-                                             (each + !narrower) * SHAPE::FIT);
-        }
-    };
     /* Of a tile, where k is that of the group: wgmma's time or, if that is more, the time that its results take to memory (as much as 6
      * steps for results of two bytes). */
     __device__ __forceinline__ int32_t cost(int32_t there, int32_t cols) const {
@@ -5143,52 +4940,228 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         return tegroup_impl_sm90_tile_cost(SHAPE::FITS ? tegroup_impl_sm90_fit_cost(cols) : cols,
                                            (int32_t)tegroup_impl_max(steps, results));
     }
-    __device__ __forceinline__ int32_t k_of(int32_t there) const {
-        return SHAPE::OP == TEGROUP_OP_WGRAD     ? there
-               : SHAPE::OP == TEGROUP_OP_FORWARD ? (int32_t)desc.a.shape.cols
-                                                 : (int32_t)desc.b.shape.rows;
+    /* Whether an operand may have rows of each group. (Where blocks are not balanced there are registers enough, and ptxas does better
+     * without being told.) */
+    static __device__ __forceinline__ constexpr bool starts(int operand) {
+        return !SHAPE::BALANCES || operand == TEGROUP_IMPL_A
+               || operand == (SHAPE::OP == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_B : TEGROUP_IMPL_D)
+               || (operand == TEGROUP_IMPL_C && SHAPE::OP != TEGROUP_OP_WGRAD && !SHAPE::FLIPS);
+    }
+    /* Where a group starts in an operand, and rows of it: the fewest, of operands whose snapshots differ. */
+    __device__ __forceinline__ void meet(const tegroup_tensor &t, tegroup_impl_operand operand, int32_t g,
+                                         bool rows_too) {
+        const tegroup_snapshot_view &view = call.call.views[operand];
+        const int64_t there = view.rows ? view.rows[g] : t.shape.rows;
+        first_row[operand] = view.rows && !call.listed[operand] ? (int32_t)view.start[g] : 0;
+        if (rows_too && there < rows) rows = (int32_t)there;
+    }
+    /* The 32 groups from this one on. */
+    __device__ __forceinline__ void load(int32_t from, int64_t tiles_before) {
+        first_group = from;
+        before = tiles_before;
+        rows = -1;
+        for (int i = 0; i < 4; i++) first_row[i] = 0;
+        const int32_t *order = call.call.views[TEGROUP_IMPL_A].order;
+        int32_t g = from + lane();
+        if (g < desc.a.shape.groups && (!SHAPE::FITS || across > 0)) { /* else FITS has stretches of nothing */
+            if (SHAPE::OP == TEGROUP_OP_WGRAD && balanced && order) g = order[g];
+            rows = INT32_MAX;
+            meet(desc.a, TEGROUP_IMPL_A, g, true);
+            meet(desc.b, TEGROUP_IMPL_B, g, SHAPE::OP == TEGROUP_OP_WGRAD);
+            meet(desc.d, TEGROUP_IMPL_D, g, SHAPE::OP != TEGROUP_OP_WGRAD);
+            if (call.has_c) meet(desc.c, TEGROUP_IMPL_C, g, SHAPE::OP != TEGROUP_OP_WGRAD);
+        }
+        group = g;
+        tiles = idle(rows) ? 0 : tile_rows(rows) * across_of(g); /* a D of more has no room in memory */
+        sum = tiles;
+        for (int step = 1; step < 32; step *= 2) {
+            const int64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane() >= step) sum += other;
+        }
+    }
+    __device__ __forceinline__ bool last() const { return first_group + 32 >= desc.a.shape.groups; }
+};
+
+/* FITS: as few tiles as hold a group's rows have them in two widths at the most, the wider ones first. Where a stripe has both, PART columns
+ * of D after another have first these and then those, so that tiles alike are neighbours and those of the same weights are not far. */
+template <typename SHAPE> struct tegroup_impl_sm90_fit {
+    enum { PART = 16 };
+    int32_t each, more; /* rows of a tile, and tiles of the group that have more: in units of FIT */
+    int32_t wider;      /* of the stripe's tiles side by side */
+    __device__ __forceinline__ tegroup_impl_sm90_fit(int32_t there, int32_t tile_rows, int32_t stripe, int32_t high)
+        : each(0) {
+        const int32_t fits = (there + SHAPE::FIT - 1) / SHAPE::FIT;
+#pragma unroll
+        for (int i = 1; i <= SHAPE::COLS / SHAPE::FIT; i++) each += fits >= i * tile_rows; /* fits / tile_rows */
+        more = fits - each * tile_rows;
+        wider = (int32_t)tegroup_impl_clamp(more - stripe, 0, high);
+    }
+    __device__ __forceinline__ bool two(int32_t high) const { return wider > 0 && wider < high; }
+    __device__ __forceinline__ int32_t cols(bool narrower) const {
+        return (int32_t)tegroup_impl_max(SHAPE::fitting(TEGROUP_IMPL_SM90_SMALLER), (each + !narrower) * SHAPE::FIT);
+    }
+};
+
+/* Stretches: tiles of one group that cost the same, and are scheduled together. Every block finds all of them, and of most has no tile:
+ * so hardly anything is divided on the way. */
+template <typename SHAPE> struct tegroup_impl_sm90_stretches : tegroup_impl_sm90_groups_at_hand<SHAPE> {
+    typedef tegroup_impl_sm90_groups_at_hand<SHAPE> base;
+    typedef tegroup_impl_sm90_fit<SHAPE> fit;
+    using base::across;
+    using base::across_of;
+    using base::cost;
+    using base::height;
+    using base::lane;
+    using base::STRIPE;
+    using base::wide;
+    using base::wide_of;
+    int owner;             /* the lane whose tiles they are; -1: none yet */
+    int32_t at, end, each; /* of its tiles the next one and the end of the stretch; what each of them costs */
+    int32_t stripe, part;  /* FITS: the tile row and the tile column that the stretch begins with */
+    bool two, later;       /* FITS: whether there are tiles of two widths, and they are the second */
+    bool mixes;            /* narrow tiles are with others: a stripe has less than a wave of these */
+
+    __device__ __forceinline__ explicit tegroup_impl_sm90_stretches(const tegroup_impl_sm90_call &c)
+        : base(c), owner(-1), at(0), end(0), stripe(0), part(0), two(false), later(false),
+          mixes(SHAPE::OP == TEGROUP_OP_WGRAD && 8 * wide < (int32_t)gridDim.x) {}
+
+    /* False: there are no more. */
+    __device__ __forceinline__ bool next_stretch() {
+        while (owner < 0 || !stretch_of_owner()) {
+            const uint32_t others = __ballot_sync(0xffffffffu, !this->idle(this->rows) && lane() > owner);
+            if (!others && this->last()) return false;
+            if (!others) this->load(this->first_group + 32, 0);
+            owner = __ffs((int)others) - 1;
+            end = stripe = part = 0;
+            two = later = false;
+        }
+        return true;
+    }
+    __device__ __forceinline__ bool stretch_of_owner() {
+        const int32_t there = __shfl_sync(0xffffffffu, this->rows, owner), tile_rows = this->tile_rows(there);
+        return SHAPE::FITS ? fitting_stretch(there, tile_rows) : plain_stretch(there, tile_rows);
+    }
+    __device__ __forceinline__ bool fitting_stretch(int32_t there, int32_t tile_rows) {
+        if (end > 0) { /* past the one at hand */
+            if (!two || later) part += two ? fit::PART : across;
+            later = two && !later;
+            if (part >= across) {
+                part = 0;
+                stripe += STRIPE;
+            }
+        }
+        if (stripe >= tile_rows) return false;
+        const int32_t high = height(tile_rows, stripe);
+        const fit f(there, tile_rows, stripe, high);
+        two = f.two(high);
+        at = end;
+        end += two ? (later ? high - f.wider : f.wider) * (int32_t)tegroup_impl_min(fit::PART, across - part)
+                   : high * across;
+        each = cost(there, f.cols(later || f.wider == 0));
+        return true;
+    }
+    /* A stripe's wide tiles, its narrow ones; all tiles of the group where they are of one kind, or mixed. */
+    __device__ __forceinline__ bool plain_stretch(int32_t there, int32_t tile_rows) {
+        const int32_t g = __shfl_sync(0xffffffffu, this->group, owner), all = across_of(g), wider = wide_of(g);
+        int32_t to = tile_rows * all;
+        bool narrower = wider == 0;
+        if (end >= to) return false;
+        at = end;
+        if (wider > 0 && wider < all && !mixes) {
+            const int32_t begin = at / (STRIPE * all) * STRIPE, high = height(tile_rows, begin);
+            to = begin * all + high * wider;
+            narrower = at == to;
+            if (narrower) to = (begin + high) * all;
+        }
+        end = to;
+        each = cost(there, narrower ? SHAPE::NARROW : SHAPE::COLS);
+        return true;
+    }
+};
+
+/* The block's tiles, one after another. */
+template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stretches<SHAPE> {
+    typedef tegroup_impl_sm90_stretches<SHAPE> base;
+    typedef tegroup_impl_sm90_fit<SHAPE> fit;
+    using base::across_of;
+    using base::at;
+    using base::balanced;
+    using base::call;
+    using base::desc;
+    using base::end;
+    using base::first_row;
+    using base::height;
+    using base::lane;
+    using base::STRIPE;
+    using base::sum;
+    enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
+    int64_t turn;        /* round-robin: of all tiles, the next one of this block */
+    bool ahead;          /* balanced: the first tile of this block was found before */
+    int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
+
+    /* Not prepared: a snapshot is none, and there are no groups. */
+    __device__ __forceinline__ explicit tegroup_impl_sm90_walk(const tegroup_impl_sm90_call &c, bool prepared)
+        : base(c), turn(blockIdx.x), ahead(false), fresh((int32_t)gridDim.x) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) load_of[i] = lane() + 32 * i < (int32_t)gridDim.x ? 0 : INT32_MAX;
+        this->load(prepared ? 0 : desc.a.shape.groups, 0);
+        /* Every block finds all stretches, of which groups have one or more: few tiles of short sums would be done before. */
+        if (SHAPE::OP != TEGROUP_OP_WGRAD && balanced)
+            balanced = __shfl_sync(0xffffffffu, sum, 31) * ((this->k_of(0) + SHAPE::K - 1) / SHAPE::K)
+                       >= TEGROUP_IMPL_SM90_BALANCED_STEPS * tegroup_impl_min(32, desc.a.shape.groups);
+    }
+    /* The block's next tile: the lane that has its group, and its number there. False: there are no more. */
+    __device__ __forceinline__ bool round_robin(int *of, int32_t *local) {
+        for (;;) {
+            const int64_t to = this->before + __shfl_sync(0xffffffffu, sum, 31);
+            if (turn < to) break;
+            if (this->last()) return false;
+            this->load(this->first_group + 32, to);
+        }
+        *of = __ffs((int)__ballot_sync(0xffffffffu, turn < this->before + sum)) - 1;
+        *local = (int32_t)(turn - this->before - __shfl_sync(0xffffffffu, sum - this->tiles, *of));
+        turn += gridDim.x;
+        return true;
+    }
+    /* The same of balanced blocks. Tiles of the last groups are given closely: the others even out. */
+    __device__ __forceinline__ bool by_cost(int *of, int32_t *local) {
+        for (;;) {
+            if (at == end && !this->next_stretch()) return false;
+            tegroup_impl_sm90_loads loads = {load_of, EACH, fresh, 0};
+            int32_t number;
+            const int32_t first = at;
+            at += tegroup_impl_sm90_assign(&loads, end - first, this->each, this->last(), (int32_t)blockIdx.x, &number);
+            fresh = loads.fresh;
+            if (number < 0) continue;
+            if (ahead) {
+                ahead = false;
+                continue;
+            }
+            *of = this->owner;
+            *local = first + number;
+            return true;
+        }
     }
     __device__ __forceinline__ bool next(tegroup_impl_sm90_item *item) {
         int of;
         int32_t local;
-        /* The first tile dealt to a block is that of its number: it is found before any is dealt, which takes a while. */
-        const bool early = deals && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
-        if (!(deals && !early ? dealt(&of, &local) : in_turn(&of, &local))) return false;
+        /* The first tile that a balanced block gets is that of its number: it is found before any is given, which takes a while. */
+        const bool early = balanced && turn >= 0 && turn < __shfl_sync(0xffffffffu, sum, 31);
+        if (!(balanced && !early ? by_cost(&of, &local) : round_robin(&of, &local))) return false;
         if (early) ahead = true;
-        if (deals) turn = -1;
-        const int32_t g = __shfl_sync(0xffffffffu, group, of), there = __shfl_sync(0xffffffffu, rows, of);
-        const int32_t lines = tiles_m(there), across = line_of(g), begin = local / (STRIPE * across) * STRIPE,
-                      within = local - begin * across, high = height(lines, begin);
+        if (balanced) turn = -1;
+        const int32_t g = __shfl_sync(0xffffffffu, this->group, of), there = __shfl_sync(0xffffffffu, this->rows, of);
         item->group = g;
         item->rows = 0;
-        if (SHAPE::FITS) {
-            const fit f(there, lines, begin, high);
-            const int32_t from = f.two(high) ? within / (PART * high) * PART : 0,
-                          columns = f.two(high) ? (int32_t)tegroup_impl_min(PART, across - from) : across,
-                          inside = within - from * high;
-            const bool narrower = inside >= f.wider * columns;
-            const int32_t number = narrower ? inside - f.wider * columns : inside,
-                          beside = narrower ? high - f.wider : f.wider,
-                          line = begin + (narrower ? f.wider : 0) + number % beside;
-            item->i0 = (from + number / beside) * SHAPE::TILE_M;
-            item->j0 = (line * f.each + (int32_t)tegroup_impl_min(line, f.more)) * SHAPE::FIT;
-            item->cols = f.cols(narrower);
-            item->rows = (int32_t)tegroup_impl_min(there - item->j0, item->cols);
-        } else {
-            const int32_t column = within / high, wider = wide_of(g);
-            item->i0 = (begin + within % high) * SHAPE::TILE_M;
-            item->j0 =
-                column * SHAPE::COLS - (int32_t)tegroup_impl_max(0, column - wider) * (SHAPE::COLS - SHAPE::NARROW);
-            item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
-        }
-        item->lines = (int32_t)tegroup_impl_min((SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? m : there) - item->i0,
-                                                SHAPE::TILE_M);
-        item->k = k_of(there);
+        place(local, g, there, item);
+        item->lines = (int32_t)tegroup_impl_min(
+            (SHAPE::OP == TEGROUP_OP_WGRAD || SHAPE::FITS ? this->m : there) - item->i0, SHAPE::TILE_M);
+        item->k = this->k_of(there);
         item->alpha = item->k > 0 ? (float)tegroup_impl_scalar(&desc.alpha, g, (double)call.call.alpha) : 1.0f;
         item->beta = call.has_c ? (float)tegroup_impl_scalar(&desc.beta, g, (double)call.call.beta) : 0.0f;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            item->first_row[i] = starts(i) ? __shfl_sync(0xffffffffu, first_row[i], of) : 0;
+            item->first_row[i] = this->starts(i) ? __shfl_sync(0xffffffffu, first_row[i], of) : 0;
             item->origin[i] = call.shift[i];
         }
         if (item->k > 0) { /* else the list's entries may be anything */
@@ -5198,6 +5171,32 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
         if (item->beta != 0) buffer(desc.c, TEGROUP_IMPL_C, item);
         buffer(desc.d, TEGROUP_IMPL_D, item);
         return true;
+    }
+    /* Where tile `local` of group g, which has so many rows, is in D. */
+    __device__ __forceinline__ void place(int32_t local, int32_t g, int32_t there, tegroup_impl_sm90_item *item) const {
+        const int32_t tile_rows = this->tile_rows(there), across = across_of(g),
+                      begin = local / (STRIPE * across) * STRIPE, within = local - begin * across,
+                      high = height(tile_rows, begin);
+        if (SHAPE::FITS) {
+            const fit f(there, tile_rows, begin, high);
+            const int32_t from = f.two(high) ? within / (fit::PART * high) * fit::PART : 0,
+                          columns = f.two(high) ? (int32_t)tegroup_impl_min(fit::PART, across - from) : across,
+                          inside = within - from * high;
+            const bool narrower = inside >= f.wider * columns;
+            const int32_t number = narrower ? inside - f.wider * columns : inside,
+                          beside = narrower ? high - f.wider : f.wider,
+                          row = begin + (narrower ? f.wider : 0) + number % beside;
+            item->i0 = (from + number / beside) * SHAPE::TILE_M;
+            item->j0 = (row * f.each + (int32_t)tegroup_impl_min(row, f.more)) * SHAPE::FIT;
+            item->cols = f.cols(narrower);
+            item->rows = (int32_t)tegroup_impl_min(there - item->j0, item->cols);
+        } else {
+            const int32_t column = within / high, wider = this->wide_of(g);
+            item->i0 = (begin + within % high) * SHAPE::TILE_M;
+            item->j0 =
+                column * SHAPE::COLS - (int32_t)tegroup_impl_max(0, column - wider) * (SHAPE::COLS - SHAPE::NARROW);
+            item->cols = column < wider ? SHAPE::COLS : SHAPE::NARROW;
+        }
     }
     /* TMA takes multiples of 16 bytes alone: from other addresses comes NaN, and to them goes nothing. */
     __device__ __forceinline__ void buffer(const tegroup_tensor &t, tegroup_impl_operand operand,
@@ -5212,7 +5211,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [22] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [23] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5418,7 +5417,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [23] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [24] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5528,7 +5527,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [24] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [25] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5743,7 +5742,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [25] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [26] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5904,7 +5903,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [26] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [27] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6145,8 +6144,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         const int me = tegroup_impl_thread(), lane = me % 32;
         const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
-        /* Rows of two neighbours meet in the same banks; not so if those of odd rows have their eights of columns two further on. */
-        const bool further = SHAPE::OP == TEGROUP_OP_WGRAD && call.staggers && lane / 4 % 2;
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -6155,14 +6152,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    const int c = further ? n ^ 2 : n;
+                for (int c = 0; c < 4; c++) {
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
-                    for (int i = 0; i < 4; i++) /* sums stay in registers: no place is worked out */
-                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (n ^ 2)) * 4 + i]
-                                                                         : sum[m][(s * 4 + n) * 4 + i]);
+                    for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
                     if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {
@@ -6301,7 +6295,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [27] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
+/* ==== [28] Hopper GEMM: the compiled kernels (src/cuda/sm90_code.h) ==== */
 
 /* Of each line of the table. */
 typedef struct tegroup_impl_sm90_code {
@@ -6385,7 +6379,7 @@ static inline tegroup_status tegroup_impl_sm90_choices(const tegroup_plan *plan,
     return TEGROUP_OK;
 }
 
-/* ==== [28] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [29] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline const tegroup_impl_sm90_row *tegroup_impl_sm90_planned_row(const tegroup_plan *plan) {
     return tegroup_impl_sm90_row_of((int32_t)plan->algorithm[TEGROUP_IMPL_PLANNED_ROW]);
@@ -6670,7 +6664,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [29] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
+/* ==== [30] The GPU and the library at hand (src/gemm/machine_cuda.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *) { return 0; }
@@ -6701,7 +6695,7 @@ static inline tegroup_status tegroup_impl_cuda_check_device(const tegroup_plan *
     return TEGROUP_OK;
 }
 
-/* ==== [30] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [31] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 static inline tegroup_status tegroup_impl_cuda_kind(int32_t device, uint64_t *kind, tegroup_error *error) {
     cudaDeviceProp properties;

@@ -8,6 +8,7 @@
 #include "cuda/call.h"
 #include "cuda/hopper.h"
 #include "cuda/sm90_tiles.h"
+#include "cuda/sm90_scheduler.h"
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that

@@ -13,7 +13,7 @@
 #include "cuda/sm90_schedule.h"
 
 /* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
-#define TEGROUP_IMPL_SM90_DEAL_US 0.55         /* us to find a run of tiles of one cost, or to deal a round of it */
+#define TEGROUP_IMPL_SM90_STRETCH_US 0.55         /* us to find a stretch of tiles of one cost, or to assign a wave of it */
 #define TEGROUP_IMPL_SM90_NARROW_AS (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
 #define TEGROUP_IMPL_SM90_FEW_WAVES 8          /* waves of tiles from which on the last is half full in the mean */
 #define TEGROUP_IMPL_SM90_SPILL 0.02           /* share of a wave that does not count as another */
@@ -61,12 +61,12 @@ typedef struct tegroup_impl_sm90_share {
     double there; /* how much of it has rows at all */
     double tiles;
     double work; /* what the tiles are of tiles with all their columns */
-    double runs; /* runs of tiles of one cost that are dealt; 0: they go round in turn */
+    double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
 } tegroup_impl_sm90_share;
 
-/* Tiles of 128 lines by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
-static inline double tegroup_impl_sm90_covering(int64_t lines, int64_t cols, double narrow) {
-    return (double)tegroup_impl_ceil_div(lines, 128)
+/* Tiles of 128 rows by 192 columns that hold a weight gradient of that many; a narrow one counts as `narrow` of its columns. */
+static inline double tegroup_impl_sm90_covering(int64_t rows, int64_t cols, double narrow) {
+    return (double)tegroup_impl_ceil_div(rows, 128)
            * ((double)tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)
               - (1 - narrow / TEGROUP_IMPL_SM90_WIDE)
                     * tegroup_impl_sm90_narrow_tiles(1, (int32_t)tegroup_impl_min(cols, INT32_MAX), 0));
@@ -89,7 +89,7 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
     const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
                  narrows = row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX))
                                         : 0;
-    const int deals = row->fits || (narrows > 0 && narrows < across && k >= TEGROUP_IMPL_SM90_DEALT_K);
+    const int balanced = row->fits || (narrows > 0 && narrows < across && k >= TEGROUP_IMPL_SM90_BALANCED_K);
     tegroup_impl_sm90_share share = {0, 0, 0, 0};
     int32_t i;
     for (i = 0; i < groups->parts; i++) {
@@ -108,9 +108,9 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         share.there += part;
         share.tiles += part * tall * across;
         share.work += part * tall * across * each;
-        if (deals) share.runs += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
+        if (balanced) share.stretches += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
     }
-    if (share.tiles * k / TEGROUP_IMPL_SM90_K < TEGROUP_IMPL_SM90_ENOUGH) share.runs = 0;
+    if (share.tiles * k / TEGROUP_IMPL_SM90_K < TEGROUP_IMPL_SM90_BALANCED_STEPS) share.stretches = 0;
     return share;
 }
 
@@ -137,7 +137,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
                      waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
     tegroup_impl_sm90_time us;
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
-    us.scheduling = share.runs > 0 ? TEGROUP_IMPL_SM90_DEAL_US * (groups->count * share.runs + waves) : 0;
+    us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
     us.memory = 2e-6 * groups->count * (share.there * n * k + groups->mean * (n + k)) / row->tb
                 * (row->mma ? 1 + TEGROUP_IMPL_SM90_MMA_DRAIN / k : 1);
     us.total = cbrt(us.math * us.math * us.math + us.scheduling * us.scheduling * us.scheduling
@@ -219,29 +219,15 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
 
 /* ---- even groups: how many of the last have narrow tiles alone ---- */
 
-/* So many tiles of one cost dealt as tegroup_impl_sm90_deal does it, where none costs twice as much as another. */
-static inline void tegroup_impl_sm90_deal_out(int64_t *load, int64_t blocks, int64_t tiles, int32_t cost, int closely) {
-    while (tiles > 0) {
-        int64_t least = load[0], about = (cost + 1) / 2, b;
-        int32_t halved;
-        for (b = 1; b < blocks; b++) least = tegroup_impl_min(least, load[b]);
-        for (halved = 0; closely && halved < TEGROUP_IMPL_SM90_HALVED; halved++) {
-            int64_t below = 0;
-            for (b = 0; b < blocks; b++) below += load[b] < least + about / 2;
-            if (below < tiles) break;
-            about /= 2;
-        }
-        for (b = 0; b < blocks && tiles > 0; b++)
-            if (load[b] < least + about) {
-                load[b] += cost;
-                tiles--;
-            }
-    }
+/* So many tiles of one cost go to the blocks. */
+static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost, int closely) {
+    int32_t mine;
+    while (tiles > 0)
+        tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
 }
 
-/* Groups of as many lines of tiles of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has
- * most. */
-static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int32_t cols, int32_t k, int64_t blocks,
+/* Groups of so many tile rows of 128 by 192 each, the last of which have narrow tiles alone: what the block has to do that has most. */
+static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, int32_t cols, int32_t k, int64_t blocks,
                                              int64_t narrows) {
     const int32_t steps = (int32_t)tegroup_impl_ceil_div(k, TEGROUP_IMPL_SM90_K),
                   ends = tegroup_impl_sm90_narrow_tiles(0, cols, k),
@@ -249,26 +235,31 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t lines, int3
                   narrow_cost = tegroup_impl_sm90_tile_cost(TEGROUP_IMPL_SM90_NARROW, steps);
     const int64_t wide = tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE) - ends,
                   all = tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_NARROW);
-    int64_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0, g, b;
-    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * lines * wide, blocks) * cost; /* in turn */
-    for (g = 0; g < groups; g++) { /* in runs, as tegroup_impl_sm90_walk has them */
+    int32_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0, b;
+    tegroup_impl_sm90_loads loads;
+    int64_t g;
+    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
+    loads.load = load;
+    loads.each = loads.fresh = (int32_t)blocks;
+    loads.passed = 0;
+    for (g = 0; g < groups; g++) { /* in stretches, as tegroup_impl_sm90_stretches has them */
         const int closely = g / 32 == (groups - 1) / 32;
-        int64_t line, height;
+        int64_t row, height;
         if (g >= groups - narrows) {
-            tegroup_impl_sm90_deal_out(load, blocks, all * lines, narrow_cost, closely);
+            tegroup_impl_sm90_assign_all(&loads, all * tile_rows, narrow_cost, closely);
             continue;
         }
-        for (line = 0; line < lines; line += height) {
-            height = ends == 0 || wide == 0 ? lines : tegroup_impl_min(8, lines - line);
-            tegroup_impl_sm90_deal_out(load, blocks, wide * height, cost, closely);
-            tegroup_impl_sm90_deal_out(load, blocks, ends * height, narrow_cost, closely);
+        for (row = 0; row < tile_rows; row += height) {
+            height = ends == 0 || wide == 0 ? tile_rows : tegroup_impl_min(8, tile_rows - row);
+            tegroup_impl_sm90_assign_all(&loads, wide * height, cost, closely);
+            tegroup_impl_sm90_assign_all(&loads, ends * height, narrow_cost, closely);
         }
     }
-    for (b = 0; b < blocks; b++) most = tegroup_impl_max(most, load[b]);
-    return most;
+    for (b = 0; b < loads.each; b++) most = load[b] > most ? load[b] : most;
+    return loads.passed + most;
 }
 
-/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many lines of tiles the last wave
+/* How many of the last groups have narrow tiles alone, with FORWARD_128X192. Where all groups have as many tile rows the last wave
  * is hardly ever full: 3,840 tiles are 29 waves of 132, and 12 tiles that take as long as a wave. Narrow ones fill what is missing. A
  * call takes what the block with most has to do, to within a percent: 1.028 in the mean of 313 products that have some. */
 static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, const tegroup_problem *p,
@@ -277,16 +268,16 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     const int64_t most_tapering = 8, most_waves = 64, most_groups = 128;
     const int32_t cols = (int32_t)p->n, k = (int32_t)p->k;
     const int64_t groups = p->groups, average = tegroup_impl_expected_rows(desc, p) / tegroup_impl_max(1, groups),
-                  most = desc->options.expected_rows_max, lines = tegroup_impl_ceil_div(average, 128);
+                  most = desc->options.expected_rows_max, tile_rows = tegroup_impl_ceil_div(average, 128);
     int64_t best = 0, least, narrows;
-    if (p->op != TEGROUP_OP_FORWARD || k < TEGROUP_IMPL_SM90_DEALT_K || groups > most_groups
-        || (most > 0 && tegroup_impl_ceil_div(most, 128) != lines)
-        || tegroup_impl_mul(groups * lines, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)) > most_waves * blocks)
+    if (p->op != TEGROUP_OP_FORWARD || k < TEGROUP_IMPL_SM90_BALANCED_K || groups > most_groups
+        || (most > 0 && tegroup_impl_ceil_div(most, 128) != tile_rows)
+        || tegroup_impl_mul(groups * tile_rows, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)) > most_waves * blocks)
         return 0;
-    least = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, 0);
+    least = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, 0);
     least -= least / 100; /* for less it is not worth while */
     for (narrows = 1; narrows <= tegroup_impl_min(most_tapering, groups); narrows++) {
-        int64_t span = tegroup_impl_sm90_span(groups, lines, cols, k, blocks, narrows);
+        int64_t span = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, narrows);
         span += span * 8 * narrows / (100 * groups); /* narrow tiles take 8% longer for what they are */
         if (span >= least) continue;
         least = span;

@@ -251,8 +251,6 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
         const int me = tegroup_impl_thread(), lane = me % 32;
         const int row = me / 32 % 4 * 16 + lane / 4; /* and the eighth below, whose chunks are permuted alike */
         const tegroup_impl_sm90_terms<SHAPE> terms(call, item, line_of(group));
-        /* Rows of two neighbours meet in the same banks; not so if those of odd rows have their eights of columns two further on. */
-        const bool further = SHAPE::OP == TEGROUP_OP_WGRAD && call.staggers && lane / 4 % 2;
 #pragma unroll
         for (int m = 0; m < SHAPE::PARTS; m++)
 #pragma unroll
@@ -261,14 +259,11 @@ template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegro
                 const uint32_t to = slab(group, number % results::USED) + (uint32_t)(row * 128 + lane % 2 * 8);
                 begin<true>(group, number, rounds);
 #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    const int c = further ? n ^ 2 : n;
+                for (int c = 0; c < 4; c++) {
                     const uint32_t there = to + (uint32_t)(((c * 2 + lane % 4 / 2) ^ (row & 7)) * 16);
                     float x[4];
 #pragma unroll
-                    for (int i = 0; i < 4; i++) /* sums stay in registers: no place is worked out */
-                        x[i] = tegroup_impl_gpu_mul(terms.alpha, further ? sum[m][(s * 4 + (n ^ 2)) * 4 + i]
-                                                                         : sum[m][(s * 4 + n) * 4 + i]);
+                    for (int i = 0; i < 4; i++) x[i] = tegroup_impl_gpu_mul(terms.alpha, sum[m][(s * 4 + c) * 4 + i]);
                     if (TERMS && adds && !adds_in_l2<true>(number))
 #pragma unroll
                         for (int half = 0; half < 2; half++) {

@@ -232,8 +232,8 @@ class Tegroup:
     def name(self, backend):
         return "tegroup " + self.lib.tegroup_backend_name(backend).decode()
 
-    def call(self, o, backend, tune=False):
-        """A planned product: a function that enqueues it, with what it needs kept alive. Refused says why not."""
+    def call(self, o, backend, tune=False, times=None):
+        """A planned product: a function that enqueues it, with what it needs kept alive. Refused says why not. times: gets what tuning measured."""
         torch, p, lib = self.device.torch, o.p, self.lib
         space = tg.TEGROUP_SPACE_HOST if backend == tg.TEGROUP_BACKEND_CUBLASLT_LOOP else tg.TEGROUP_SPACE_DEVICE
         counts = torch.tensor(p["sizes"], dtype=torch.int64, device="cpu" if space == tg.TEGROUP_SPACE_HOST else "cuda")
@@ -277,6 +277,7 @@ class Tegroup:
             raise tg.Refused(verdict.status, " ".join(text.value.decode().split()[1:]))
         plan, error = tg.tegroup_plan(), tg.tegroup_error()
         lib.tegroup_plan_make(desc, None, plan)
+        first_tile = plan.tile_m, plan.tile_n
         desc.options.workspace_bytes = plan.workspace_bytes
         desc.options.workspace = memory(desc.options.workspace_bytes, "cuda")
         torch.cuda.synchronize()  # what torch wrote is there, on whatever stream
@@ -288,13 +289,14 @@ class Tegroup:
             flush = self.device.flush
             rounds = 60 if p["kind"] == "decode" else 0  # of a call of 40 us single times differ by 5%, and candidates by less
             lib.tegroup_plan_tune(plan, tg.tegroup_tune_desc(gemm=addressof(desc), begin=begin.cuda_event, end=end.cuda_event, overwrite=1, any_numerics=1,
-                                                             flush=flush.data_ptr(), flush_bytes=FLUSH_BYTES, rounds=rounds), self.device.raw)
+                                                             flush=flush.data_ptr(), flush_bytes=FLUSH_BYTES, rounds=rounds,
+                                                             milliseconds=addressof(times) if times else None), self.device.raw)
         gemm, arguments = lib.raw.tegroup_gemm, (plan, desc, self.device.raw, error)
 
         def run():
             if gemm(*arguments):
                 lib.tegroup_gemm(*arguments[:3])  # again, for its words
-        run.kept, run.arguments = kept, arguments
+        run.kept, run.arguments, run.first_tile = kept, arguments, first_tile
         return run
 
 

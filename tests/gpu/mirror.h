@@ -222,10 +222,27 @@ static tegroup_status problem_prepare_on_device(problem *p, cudaStream_t stream)
     return TEGROUP_OK;
 }
 
+/* Kernel i of SM90's table among those that can run a plan's problem, -1 where there are no more; and how many there are. */
+static int32_t sm90_candidate(const tegroup_plan *plan, int32_t i) {
+#if defined(TEGROUP_NO_PORTABLE)
+    const int with_mma = 0;
+#else
+    const int with_mma = 1;
+#endif
+    for (int32_t kernel = 0; kernel < TEGROUP_IMPL_SM90_KERNEL_COUNT; kernel++)
+        if (tegroup_impl_sm90_runs(&plan->problem, kernel, with_mma) && i-- == 0) return kernel;
+    return -1;
+}
+static int32_t sm90_candidates(const tegroup_plan *plan) {
+    int32_t count = 0;
+    while (sm90_candidate(plan, count) >= 0) count++;
+    return count;
+}
+
 /* Tiles of a bundled backend's table that a plan can take. */
 static int32_t plan_tiles(const tegroup_plan *plan) {
     int32_t count = 0;
-    if (plan->backend == TEGROUP_BACKEND_SM90) return tegroup_impl_sm90_candidates(plan);
+    if (plan->backend == TEGROUP_BACKEND_SM90) return sm90_candidates(plan);
     if (plan->backend == TEGROUP_BACKEND_PORTABLE && plan->problem.a != TEGROUP_DTYPE_F32) (void)tegroup_impl_portable_rows(plan->problem.op, &count);
     return count;
 }
@@ -235,7 +252,7 @@ static int plan_take_tile(tegroup_plan *plan, int32_t i) {
     int32_t count;
     tegroup_error error;
     if (plan->backend == TEGROUP_BACKEND_SM90)
-        return tegroup_impl_sm90_choose(plan, tegroup_impl_sm90_candidate(plan, i), &error) == TEGROUP_OK;
+        return tegroup_impl_sm90_choose(plan, sm90_candidate(plan, i), &error) == TEGROUP_OK;
     return tegroup_impl_portable_take_row(plan, tegroup_impl_portable_rows(plan->problem.op, &count) + i, &error) == TEGROUP_OK;
 }
 

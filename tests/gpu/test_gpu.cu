@@ -1107,7 +1107,7 @@ TEST(contract, line6_sm90_tiles_agree) {
         product_make(&p, TEGROUP_BACKEND_SM90);
         product_counts(&p, counts);
         ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        const int32_t rows = tegroup_impl_sm90_candidates(&p.plan);
+        const int32_t rows = sm90_candidates(&p.plan);
         const int wild = i / 6 % 2;
         uint64_t hash = 0;
         if (wild) {
@@ -1116,7 +1116,7 @@ TEST(contract, line6_sm90_tiles_agree) {
         }
         ASSERT_GT(rows, 1);
         for (int32_t row = 0; row < rows; row++) {
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
             product_poison(&p, NULL);
             ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
             if (row == 0) hash = product_hash(&p, NULL);
@@ -1177,9 +1177,9 @@ TEST(contract, line6_sm90_gathered_rows) {
             tegroup_gemm_desc desc = desc_to_device(&p.desc);
             ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&desc, NULL, &p.plan, &p.error));
             ASSERT_EQ(q.plan.numerics_id, p.plan.numerics_id);
-            rows = tegroup_impl_sm90_candidates(&p.plan);
+            rows = sm90_candidates(&p.plan);
             ASSERT_GT(rows, 1);
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
             desc.options.workspace_bytes = p.plan.workspace_bytes;
             desc.options.workspace = workspace_of(desc.options.workspace_bytes);
             ASSERT_EQ(TEGROUP_OK, problem_prepare_on_device(&p, NULL));
@@ -1245,7 +1245,7 @@ TEST(sanitize, sm90_tune) {
         tune.flush = flush;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_tune(&tuned, &tune, NULL, &p.error));
         for (int i = 0; i < TEGROUP_TUNE_CANDIDATES; i++) timed += milliseconds[i] > 0;
-        ASSERT_EQ(tegroup_impl_sm90_candidates(&p.plan), timed);
+        ASSERT_EQ(sm90_candidates(&p.plan), timed);
         ASSERT_EQ(p.plan.numerics_id, tuned.numerics_id);
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_save(&tuned, bytes, sizeof bytes, &p.error));
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_load(&p.desc, bytes, sizeof bytes, &loaded, &p.error));
@@ -1301,10 +1301,9 @@ TEST(sanitize, sm90_adds_in_l2) {
                 p.desc.beta.space = TEGROUP_SPACE_HOST;
             }
             ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-            ASSERT_GT(tegroup_impl_sm90_candidates(&p.plan), 1);
-            for (int32_t i = 0; i < 2 * tegroup_impl_sm90_candidates(&p.plan); i++) {
-                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, i / 2), &p.error));
-                p.plan.algorithm[TEGROUP_IMPL_PLANNED_STAGGERS] = (uint64_t)(i % 2);
+            ASSERT_GT(sm90_candidates(&p.plan), 1);
+            for (int32_t i = 0; i < sm90_candidates(&p.plan); i++) {
+                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, i), &p.error));
                 if (!elsewhere) MUST(cudaMemcpy(p.desc.d.data, bits, bytes, cudaMemcpyHostToDevice));
                 else MUST(cudaMemset(p.desc.d.data, 0xFF, bytes));
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
@@ -1341,8 +1340,8 @@ TEST(sanitize, sm90_deals) {
         for (int sizes = 0; sizes < 3; sizes++) {
             uint64_t wanted = 0;
             product_counts(&p, counts[sizes]);
-            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++) {
-                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+            for (int32_t row = 0; row < sm90_candidates(&p.plan); row++) {
+                ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
                 product_poison(&p, NULL);
                 ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
                 if (row == 0) wanted = product_hash(&p, NULL);
@@ -1383,7 +1382,7 @@ TEST(sanitize, sm90_tapers) {
         p.desc.options.expected_rows_max = 100;
         ASSERT_EQ(TEGROUP_OK, tegroup_plan_make(&p.desc, NULL, &p.plan, &p.error));
         for (int32_t row = 0; p.plan.tile_m != 128 || p.plan.tile_n != 192; row++)
-            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
+            ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, sm90_candidate(&p.plan, row), &p.error));
         const uint64_t planned = p.plan.algorithm[TEGROUP_IMPL_PLANNED_NARROWS], narrows[3] = {0, planned, 3};
         ASSERT_GT(planned, 0u);
         for (int sizes = 0; sizes < 4; sizes++) {
@@ -1402,78 +1401,6 @@ TEST(sanitize, sm90_tapers) {
         }
         product_free(&p);
     }
-}
-
-/* Blocks that come late have the first tiles, as many as there are. */
-TEST(sanitize, sm90_late) {
-    if (!backend_here(TEGROUP_BACKEND_SM90)) return;
-    const int64_t counts[4][3] = {{60, 70, 60}, {0, 190, 0}, {1, 0, 2}, {0, 0, 0}};
-    const uint64_t late[3] = {0, 5, 200};
-    rng r = rng_seed(3022);
-    for (int i = 0; i < 2; i++) {
-        product p;
-        int64_t disturbed;
-        memset(&p, 0, sizeof p);
-        p.op = ops[i];
-        p.in = p.out = halves[i];
-        p.groups = 3;
-        p.rows = 190;
-        p.n = i ? 264 : 776;
-        p.k = i ? 776 : 264;
-        p.seed = 40 + (uint64_t)i;
-        product_make(&p, TEGROUP_BACKEND_SM90);
-        p.desc.options.sm_limit = 3; /* so few tiles are rounds, too */
-        ASSERT_EQ(TEGROUP_OK, product_plan(&p));
-        for (int sizes = 0; sizes < 4; sizes++) {
-            uint64_t wanted = 0;
-            product_counts(&p, counts[sizes]);
-            for (int32_t row = 0; row < tegroup_impl_sm90_candidates(&p.plan); row++)
-                for (int j = 0; j < 3; j++) {
-                    ASSERT_EQ(TEGROUP_OK, tegroup_impl_sm90_choose(&p.plan, tegroup_impl_sm90_candidate(&p.plan, row), &p.error));
-                    p.plan.algorithm[TEGROUP_IMPL_PLANNED_LATE] = late[j];
-                    product_poison(&p, NULL);
-                    ASSERT_EQ(TEGROUP_OK, product_run(&p, &p.plan, NULL));
-                    if (row == 0 && j == 0) wanted = product_hash(&p, NULL);
-                    ASSERT_EQ(wanted, product_hash(&p, NULL));
-                    const verdict v = product_sample(&p, 300, &r, &disturbed);
-                    ASSERT_LE(v.worst, 1);
-                    ASSERT_EQ(0, disturbed);
-                }
-        }
-        product_free(&p);
-    }
-    /* Who has them: 805 MB of weights for groups of few rows, unless multiprocessors are left to others, one group has most of the rows,
-     * or it is a weight gradient. */
-    tegroup_gemm_desc desc;
-    tegroup_problem problem;
-    memset(&desc, 0, sizeof desc);
-    memset(&problem, 0, sizeof problem);
-    problem.op = TEGROUP_OP_FORWARD;
-    problem.groups = 128;
-    problem.n = 1536;
-    problem.k = 2048;
-    desc.options.expected_rows = 1024;
-    desc.options.expected_rows_max = 8;
-    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.options.expected_rows_max = 40;
-    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.options.expected_rows_max = 640;
-    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.options.expected_rows = 128 * 49;
-    desc.options.expected_rows_max = 49;
-    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
-    desc.options.expected_rows = 1024;
-    desc.options.expected_rows_max = 8;
-    desc.options.sm_limit = 100;
-    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 100));
-    desc.options.sm_limit = 0;
-    problem.op = TEGROUP_OP_DGRAD;
-    ASSERT_EQ(132, tegroup_impl_sm90_late(&desc, &problem, 132));
-    problem.k = 512;
-    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
-    problem.k = 2048;
-    problem.op = TEGROUP_OP_WGRAD;
-    ASSERT_EQ(0, tegroup_impl_sm90_late(&desc, &problem, 132));
 }
 
 TEST(contract, line6_bitwise_deterministic) {

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""What SM90's kernels cost: measured on a Hopper GPU, fitted, written into the table of src/cuda/sm90_kernels.h.
+
+    tiles.py measure [--products 3500] [--seconds 540] [--seed N] [--out tests/bench/tiles.csv]    needs a GPU and torch
+    tiles.py fit [--data tests/bench/tiles.csv] [--write] [--check] [--start 1.0]                 needs numpy and scipy
+    tiles.py simulate --out FILE       products with times by the table of now and 1% of noise: a fit must find its costs again
+
+`measure` draws products of models' sizes and others, and has tegroup_plan_tune time every kernel that can run them, interleaved and with
+cold operands. A line of the data is a product and the microseconds of each kernel, by its name. `fit` takes a fifth of the products
+out, fits four costs of each kernel to the others by least squares of the logarithms (robust, since a clock may have moved), and says how
+far the kernel that is predicted to be the fastest is from the one that was, in both sets. --check: the exit status is 1 where the table's ns
+differ from the fit's by 2%, or a choice by the fit is in the mean 0.2% better. --start: costs to begin with, as a multiple of the table's. The model is the library's own
+(tests/bench/tile_model.c), so that nothing is said twice.
+"""
+import argparse
+import csv
+import ctypes
+import datetime
+import os
+import random
+import re
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..")
+TABLE = os.path.join(ROOT, "src", "cuda", "sm90_kernels.h")
+LINE = re.compile(r"^    (KERNEL|MMA)\((\w+), (\d), (.*?)([\d.]+), ([\d.]+), ([\d.]+), ([\d.]+)\)", re.M)
+PRODUCT = ["op", "groups", "rows", "n", "k", "most"]
+BLOCKS = 132
+SIZES = [(4096, 14336), (7168, 2048), (2048, 768), (2880, 2880), (5120, 1536), (6144, 10752), (4096, 1408), (3072, 8192)]
+
+
+def table():
+    """The kernels, in order: name, operation, whether it flips, costs."""
+    found = []
+    for kind, name, op, shape, *costs in LINE.findall(open(TABLE).read()):
+        found.append(dict(name=name, op=int(op), flips=kind == "KERNEL" and shape.split(",")[4].strip() == "1", costs=[float(c) for c in costs]))
+    return found
+
+
+def model():
+    """tile_model of tile_model.c, with arrays."""
+    import numpy
+
+    library = os.path.join(ROOT, "build", "tile_model.so")
+    os.makedirs(os.path.dirname(library), exist_ok=True)
+    compiler = os.environ.get("CC", "cc").split()
+    subprocess.run(compiler + ["-O2", "-shared", "-fPIC", "-I" + ROOT, os.path.join(HERE, "tile_model.c"), "-o", library, "-lm"], check=True)
+    function = ctypes.CDLL(library).tile_model
+    function.restype = None
+
+    def predict(kernel, costs, products):
+        us = numpy.zeros(len(products))
+        products = numpy.ascontiguousarray(products, dtype=numpy.int64)
+        four = (ctypes.c_double * 4)(*costs)
+        function(ctypes.c_int32(kernel), four, ctypes.c_int64(BLOCKS), ctypes.c_int64(len(products)), products.ctypes.data_as(ctypes.c_void_p),
+                 us.ctypes.data_as(ctypes.c_void_p))
+        return us
+    return predict
+
+
+def drawn(rng):
+    """A product: operation, sizes of its groups, n, k."""
+    op = rng.choice([1, 2, 3])
+    groups = rng.choice([4, 8, 16, 32, 64, 128, 256])
+    n, k = rng.choice(SIZES) if rng.random() < 0.5 else (64 * round(2 ** rng.uniform(2, 8)), 64 * round(2 ** rng.uniform(2, 7)))
+    if rng.random() < 0.5:
+        n, k = k, n
+    mean = round(2 ** rng.uniform(1, 11))
+    kind = rng.choice(["even", "drawn", "sixteens", "skewed"])
+    if kind == "even":
+        sizes = [mean] * groups
+    elif kind == "skewed":
+        power = rng.uniform(0.3, 1.5)
+        shares = [(i + 1) ** -power for i in range(groups)]
+        sizes = [round(mean * groups * s / sum(shares)) for s in shares]
+        rng.shuffle(sizes)
+    else:
+        sizes = [round(mean * rng.lognormvariate(0, 0.5)) for _ in range(groups)]
+        sizes = [s + -s % 16 for s in sizes] if kind == "sixteens" else sizes
+    return op, sizes, n, k
+
+
+def fits_memory(op, sizes, n, k):
+    rows = sum(sizes)
+    return rows > 0 and 2 * (rows * (n + k) + len(sizes) * n * k) < 20e9
+
+
+def write(path, rows, note):
+    names = [kernel["name"] for kernel in table()]
+    with open(path, "w", newline="") as out:
+        out.write("# " + note + "\n")
+        lines = csv.writer(out)
+        lines.writerow(PRODUCT + names)
+        for product, times in rows:
+            lines.writerow(list(product) + ["%.1f" % times[n] if n in times else "" for n in names])
+
+
+def read(path):
+    """Products and, by kernel name, their times; NaN where it did not run."""
+    import numpy
+
+    lines = list(csv.DictReader(line for line in open(path) if not line.startswith("#")))
+    products = numpy.array([[int(line[c]) for c in PRODUCT] for line in lines], dtype=numpy.int64)
+    names = [c for c in lines[0] if c not in PRODUCT]
+    return products, {n: numpy.array([float(line[n]) if line[n] else float("nan") for line in lines]) for n in names}
+
+
+def measure(options):
+    sys.path.insert(0, HERE)
+    import time
+
+    import bench_gpu
+    import torch
+
+    tg = bench_gpu.tg
+    device = bench_gpu.Device(torch)
+    lt = bench_gpu.cublaslt.CublasLt("libcublasLt.so.13")
+    tegroup = bench_gpu.Tegroup(os.path.join(ROOT, "build", "libtegroup.so"), lt, device, only=("sm90",))
+    rng = random.Random(options.seed)
+    kernels, rows, until = table(), [], time.time() + options.seconds
+    names = {1: "forward", 2: "dgrad", 3: "wgrad"}
+    while len(rows) < options.products and time.time() < until:
+        op, sizes, n, k = drawn(rng)
+        if not fits_memory(op, sizes, n, k):
+            continue
+        problem = dict(op=names[op], E=len(sizes), T=sum(sizes), N=n, K=k, sizes=sizes, kind="prefill")
+        operands = bench_gpu.Operands(torch, problem, check=False)
+        times = (ctypes.c_float * tg.TEGROUP_TUNE_CANDIDATES)()
+        first = tegroup.call(operands, tg.TEGROUP_BACKEND_SM90, tune=True, times=times).first_tile
+        order = [kernel["name"] for kernel in kernels if kernel["op"] == op]
+        own = next(name for name in order if name.endswith("%dX%d" % first))
+        order = [own] + [name for name in order if name != own]  # as the library's candidates are: the plan's own, then the table's
+        rows.append(((op, len(sizes), sum(sizes), n, k, max(sizes)), {name: 1e3 * ms for name, ms in zip(order, times) if ms > 0}))
+    write(options.out, rows, "%s, driver %s, %s, seed %d" % (torch.cuda.get_device_name(), device.driver(), datetime.date.today(), options.seed))
+    print(len(rows), "products ->", options.out)
+
+
+def simulate(options):
+    rng, predict, rows = random.Random(options.seed), model(), []
+    products = []
+    while len(products) < options.products:
+        op, sizes, n, k = drawn(rng)
+        if fits_memory(op, sizes, n, k):
+            products.append((op, len(sizes), sum(sizes), n, k, max(sizes)))
+    by_kernel = [predict(i, kernel["costs"], products) for i, kernel in enumerate(table())]
+    for at, product in enumerate(products):
+        rows.append((product, {kernel["name"]: us[at] * rng.lognormvariate(0, 0.01) for kernel, us in zip(table(), by_kernel) if kernel["op"] == product[0]}))
+    write(options.out, rows, "simulated")
+
+
+def lost(products, times, predicted):
+    """Time of the kernel that is predicted to be the fastest over that of the fastest, of each product."""
+    import numpy
+
+    measured = numpy.where(numpy.isnan(times), numpy.inf, times)
+    guess = numpy.where(numpy.isnan(times), numpy.inf, predicted).argmin(axis=0)
+    return measured[guess, numpy.arange(len(products))] / measured.min(axis=0)
+
+
+def fit(options):
+    import numpy
+    from scipy.optimize import least_squares
+
+    if not os.path.exists(options.data):
+        sys.exit(f"{options.data} is not there: `tiles.py measure` on a Hopper GPU writes it")
+    predict, kernels = model(), table()
+    products, times = read(options.data)
+    held_out = numpy.arange(len(products)) % 5 == 4
+    fitted, wrong = [], []
+    for number, kernel in enumerate(kernels):
+        use = (products[:, 0] == kernel["op"]) & ~numpy.isnan(times[kernel["name"]]) & ~held_out
+        some, logs = products[use], numpy.log(times[kernel["name"]][use])
+        start = options.start * numpy.array(kernel["costs"])
+        start[1] = max(start[1], 1.0)
+        found = least_squares(lambda c: numpy.log(predict(number, c, some)) - logs, start, bounds=([1e-3, 0, 0.1, 0], [1e3, 1e4, 20, 200]),
+                              x_scale=start, loss="soft_l1", f_scale=0.05)
+        fitted.append(list(found.x))
+        if abs(found.x[0] / kernel["costs"][0] - 1) > 0.02:
+            wrong.append(kernel["name"] + ": ns")
+        print("%-16s %5d products  ns %6.2f  epilogue %5.0f  tb %5.2f  us %5.1f   (table: %s)" % (
+            (kernel["name"], use.sum()) + tuple(found.x) + ("  ".join("%g" % c for c in kernel["costs"]),)))
+    print("\ntime of the predicted kernel over the fastest, geometric mean and worst: by the table of now, by this fit")
+    for op, name in ((1, "forward"), (2, "dgrad"), (3, "wgrad")):
+        here = [i for i, kernel in enumerate(kernels) if kernel["op"] == op]
+        for title, chosen in (("fitted", ~held_out), ("held out", held_out)):
+            some = products[:, 0] == op
+            some &= chosen
+            table_of = numpy.array([times[kernels[i]["name"]][some] for i in here])
+            both = [lost(products[some], table_of, numpy.array([predict(i, costs[i], products[some]) for i in here]))
+                    for costs in ([kernel["costs"] for kernel in kernels], fitted)]
+            means = [numpy.exp(numpy.log(x).mean()) for x in both]
+            if means[0] > 1.002 * means[1]:
+                wrong.append(name + ": choices")
+            print("%-8s %-9s %5d products  %s" % (name, title, some.sum(), "   ".join("%.4f, %.2f" % (mean, x.max()) for mean, x in zip(means, both))))
+    if options.write:
+        costs = iter(fitted)
+        text = LINE.sub(lambda m: "    %s(%s, %s, %s%.2f, %.0f, %.2f, %.1f)" % ((m[1], m[2], m[3], m[4]) + tuple(next(costs))), open(TABLE).read())
+        open(TABLE, "w").write(text)
+        print("written; `make headers`, and tests/unit/test_tiles.c says which products have another kernel now")
+    if options.check and wrong:
+        sys.exit("the table is not the fit's: " + ", ".join(wrong))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("measure", "fit", "simulate"))
+    parser.add_argument("--products", type=int, default=3500)
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", default=os.path.join(HERE, "tiles.csv"))
+    parser.add_argument("--data", default=os.path.join(HERE, "tiles.csv"))
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--start", type=float, default=1.0)
+    options = parser.parse_args()
+    {"measure": measure, "fit": fit, "simulate": simulate}[options.command](options)
+
+
+main()
