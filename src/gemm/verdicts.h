@@ -72,33 +72,42 @@ static inline int32_t tegroup_impl_version_needed(const tegroup_gemm_desc *desc,
     return then.cublaslt_version;
 }
 
-/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all.
- * here: the target is this machine, so that the handle for it must be there, too. */
-static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
-                                         const tegroup_impl_names *names, const tegroup_problem *p,
-                                         const tegroup_target *target, int here, tegroup_verdict *v) {
-    int32_t met = 0;
-    int64_t unit = (int64_t)rule->ld_alignment_bytes * 8;
-    int64_t data = rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : rule->ld_alignment_bytes;
-    int device = p->space == TEGROUP_SPACE_DEVICE, i;
-    uint32_t bundled = rule->backend == TEGROUP_BACKEND_SM90 || rule->backend == TEGROUP_BACKEND_PORTABLE,
-             without = bundled ? target->built : 0; /* what a switch leaves out of these backends' kernels */
+/* A problem before one row of the table. */
+typedef struct tegroup_impl_case {
+    const tegroup_backend_rule *rule;
+    const tegroup_gemm_desc *desc;
+    const tegroup_impl_names *names;
+    const tegroup_problem *p;
+    const tegroup_target *target;
+    int here;           /* the target is this machine, so that the handle for it must be there, too */
+    tegroup_verdict *v; /* gets the first condition that is not met */
+    int32_t met;        /* conditions before that one */
+} tegroup_impl_case;
+
 #define TEGROUP_IMPL_NEED(holds, code, name, words, want, came)                                                        \
     TEGROUP_IMPL_NEED_AS(NUMBER, holds, code, name, words, want, came)
 #define TEGROUP_IMPL_NEED_AS(kind, holds, code, name, words, want, came)                                               \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
-            v->status = TEGROUP_##code;                                                                                \
-            v->field = (name);                                                                                         \
-            v->rule = (words);                                                                                         \
-            v->expected = (int64_t)(want);                                                                             \
-            v->got = (int64_t)(came);                                                                                  \
-            v->reading = TEGROUP_READING_##kind;                                                                       \
-            return met;                                                                                                \
+            c->v->status = TEGROUP_##code;                                                                             \
+            c->v->field = (name);                                                                                      \
+            c->v->rule = (words);                                                                                      \
+            c->v->expected = (int64_t)(want);                                                                          \
+            c->v->got = (int64_t)(came);                                                                               \
+            c->v->reading = TEGROUP_READING_##kind;                                                                    \
+            return 0;                                                                                                  \
         }                                                                                                              \
-        met++;                                                                                                         \
+        c->met++;                                                                                                      \
     } while (0)
 #define TEGROUP_IMPL_HAS(feature) ((rule->features & TEGROUP_FEATURE_##feature) != 0)
+
+/* Each returns whether all of its conditions are met. */
+/* Where it runs: build, memory, GPU. */
+static inline int tegroup_impl_judge_machine(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_problem *p = c->p;
+    const tegroup_target *target = c->target;
+    const int device = c->p->space == TEGROUP_SPACE_DEVICE;
     TEGROUP_IMPL_NEED(target->built >> rule->backend & 1u, ERROR_NOT_BUILT, "target.built",
                       rule->backend == TEGROUP_BACKEND_SM90
                           ? "must hold this backend: nvcc -gencode arch=compute_90a,code=sm_90a"
@@ -113,6 +122,20 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "is older than the backend needs", rule->sm_min, target->sm);
     TEGROUP_IMPL_NEED(TEGROUP_IMPL_HAS(HOST_MEMORY) || target->sm <= rule->sm_max, ERROR_UNSUPPORTED, "target.sm",
                       "is newer than the backend knows", rule->sm_max, target->sm);
+    return 1;
+}
+
+/* Types, scalings, and the library that has them. */
+static inline int tegroup_impl_judge_types(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_gemm_desc *desc = c->desc;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    const tegroup_target *target = c->target;
+    const int here = c->here;
+    /* What a switch leaves out of the bundled backends' kernels. */
+    const int bundled = c->rule->backend == TEGROUP_BACKEND_SM90 || c->rule->backend == TEGROUP_BACKEND_PORTABLE;
+    const uint32_t without = bundled ? c->target->built : 0;
     TEGROUP_IMPL_NEED_AS(DTYPES, rule->operand_dtypes >> p->a & 1u, ERROR_UNSUPPORTED,
                          TEGROUP_IMPL_OPERAND_PATH(A, DTYPE), "must be one that the backend multiplies here",
                          rule->operand_dtypes, p->a);
@@ -138,6 +161,15 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be the caller's cublasLtHandle_t", 1, 0);
     TEGROUP_IMPL_NEED(p->compute == TEGROUP_COMPUTE_F32 || TEGROUP_IMPL_HAS(F64), ERROR_UNSUPPORTED, "options.compute",
                       "must be F32", TEGROUP_COMPUTE_F32, p->compute);
+    return 1;
+}
+
+/* Sizes of groups: where they live, and what may differ between groups. */
+static inline int tegroup_impl_judge_sizes(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    int i;
     for (i = 0; i < 4; i++) {
         const char *field = names->operand[i]->members[TEGROUP_IMPL_MEMBER_SIZES_SPACE];
         TEGROUP_IMPL_NEED(p->rows_space[i] != TEGROUP_SPACE_DEVICE || TEGROUP_IMPL_HAS(DEVICE_SIZES), ERROR_UNSUPPORTED,
@@ -157,6 +189,16 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       names->operand[p->op == TEGROUP_OP_WGRAD ? TEGROUP_IMPL_D : TEGROUP_IMPL_B]
                           ->members[TEGROUP_IMPL_MEMBER_ROW_SIZES],
                       "must be unset: the backend takes groups of the same rows there", TEGROUP_ENCODING_UNSET, 1);
+    return 1;
+}
+
+/* Where operands are: rows picked by an index, lists of addresses. */
+static inline int tegroup_impl_judge_places(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_gemm_desc *desc = c->desc;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    int i;
     for (i = 0; i < 2; i++)
         TEGROUP_IMPL_NEED(!p->gathered[i] || TEGROUP_IMPL_HAS(GATHER), ERROR_UNSUPPORTED,
                           names->operand[i]->members[TEGROUP_IMPL_MEMBER_GATHER_ROWS],
@@ -173,6 +215,14 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                           ERROR_UNSUPPORTED, field, "must be HOST: the list is read there", TEGROUP_SPACE_HOST,
                           p->pointers_space[i]);
     }
+    return 1;
+}
+
+/* alpha and beta. */
+static inline int tegroup_impl_judge_scalars(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_problem *p = c->p;
+    const int device = c->p->space == TEGROUP_SPACE_DEVICE;
     TEGROUP_IMPL_NEED(p->alpha_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "alpha.space",
                       "must be HOST for operands in host memory", TEGROUP_SPACE_HOST, p->alpha_space);
     TEGROUP_IMPL_NEED(p->beta_space != TEGROUP_SPACE_DEVICE || device, ERROR_UNSUPPORTED, "beta.space",
@@ -193,12 +243,34 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
                       "must be 0", 0, p->alpha_stride);
     TEGROUP_IMPL_NEED(!p->beta_stride || TEGROUP_IMPL_HAS(GROUP_SCALARS), ERROR_UNSUPPORTED, "beta.stride", "must be 0",
                       0, p->beta_stride);
+    return 1;
+}
+
+/* Bias, tail, sm_limit. */
+static inline int tegroup_impl_judge_extras(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_gemm_desc *desc = c->desc;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    const int device = c->p->space == TEGROUP_SPACE_DEVICE;
     TEGROUP_IMPL_NEED(p->bias == TEGROUP_DTYPE_UNSET || TEGROUP_IMPL_HAS(BIAS), ERROR_UNSUPPORTED,
                       names->operand[TEGROUP_IMPL_BIAS]->name, "must be absent", 0, p->bias);
     TEGROUP_IMPL_NEED(p->tail == TEGROUP_TAIL_KEEP || TEGROUP_IMPL_HAS(TAIL), ERROR_UNSUPPORTED, names->tail,
                       "must be KEEP", TEGROUP_TAIL_KEEP, p->tail);
     TEGROUP_IMPL_NEED(!desc->options.sm_limit || !device || TEGROUP_IMPL_HAS(SM_LIMIT), ERROR_UNSUPPORTED,
                       "options.sm_limit", "must be 0: cuBLASLt takes it for a hint", 0, desc->options.sm_limit);
+    return 1;
+}
+
+/* Addresses and strides. */
+static inline int tegroup_impl_judge_alignment(tegroup_impl_case *c) {
+    const tegroup_backend_rule *rule = c->rule;
+    const tegroup_gemm_desc *desc = c->desc;
+    const tegroup_impl_names *names = c->names;
+    const tegroup_problem *p = c->p;
+    const int64_t data = c->rule->backend == TEGROUP_BACKEND_CUBLASLT_GROUPED ? 16 : c->rule->ld_alignment_bytes;
+    const int64_t unit = (int64_t)c->rule->ld_alignment_bytes * 8;
+    int i;
     TEGROUP_IMPL_NEED(!desc->options.data_alignment_bytes || desc->options.data_alignment_bytes >= data,
                       ERROR_UNSUPPORTED, "options.data_alignment_bytes", "must be 0 or at least what the backend needs",
                       data, desc->options.data_alignment_bytes);
@@ -220,8 +292,29 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
         TEGROUP_IMPL_NEED(stride <= TEGROUP_IMPL_TMA_STRIDE_BYTES, ERROR_UNSUPPORTED, TEGROUP_IMPL_PATH(GROUP_STRIDE),
                           "must be at most so many bytes, for TMA", TEGROUP_IMPL_TMA_STRIDE_BYTES, stride);
     }
+    return 1;
+}
+
 #undef TEGROUP_IMPL_HAS
 #undef TEGROUP_IMPL_NEED
 #undef TEGROUP_IMPL_NEED_AS
-    return INT32_MAX;
+
+/* First condition of one table row that the problem does not meet. Returns how many it met before, INT32_MAX for all. */
+static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const tegroup_gemm_desc *desc,
+                                         const tegroup_impl_names *names, const tegroup_problem *p,
+                                         const tegroup_target *target, int here, tegroup_verdict *v) {
+    tegroup_impl_case c;
+    c.rule = rule;
+    c.desc = desc;
+    c.names = names;
+    c.p = p;
+    c.target = target;
+    c.here = here;
+    c.v = v;
+    c.met = 0;
+    if (tegroup_impl_judge_machine(&c) && tegroup_impl_judge_types(&c) && tegroup_impl_judge_sizes(&c)
+        && tegroup_impl_judge_places(&c) && tegroup_impl_judge_scalars(&c) && tegroup_impl_judge_extras(&c)
+        && tegroup_impl_judge_alignment(&c))
+        return INT32_MAX;
+    return c.met;
 }
