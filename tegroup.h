@@ -4777,8 +4777,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
 /* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where that is more blocks than
  * tiles, and it matters (`closely`), to some that are nearer to the least. Returns how many; `mine` is the number of the tile that
  * block `me` gets, or -1. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost, int closely,
-                                               int32_t me, int32_t *mine) {
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
+                                                 int closely, int32_t me, int32_t *mine) {
     int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
@@ -4800,8 +4800,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
                       my_number = given + TEGROUP_IMPL_COUNT(gets & ((1u << me % TEGROUP_IMPL_LANES) - 1));
         if (me / TEGROUP_IMPL_LANES == i && (gets >> me % TEGROUP_IMPL_LANES & 1) && my_number < tiles)
             *mine = my_number;
-        if (loads->load[i] < INT32_MAX)
-            loads->load[i] += (loads->load[i] < limit && number < tiles ? cost : 0) - least;
+        if (loads->load[i] < INT32_MAX) loads->load[i] += (loads->load[i] < limit && number < tiles ? cost : 0) - least;
         given += TEGROUP_IMPL_COUNT(gets);
     }
     given = given < tiles ? given : tiles;
@@ -4813,16 +4812,18 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
 /* ==== [43] Hopper GEMM: which kernel a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
-#define TEGROUP_IMPL_SM90_STRETCH_US 0.55         /* us to find a stretch of tiles of one cost, or to assign a wave of it */
-#define TEGROUP_IMPL_SM90_NARROW_AS (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
-#define TEGROUP_IMPL_SM90_FEW_WAVES 8          /* waves of tiles from which on the last is half full in the mean */
-#define TEGROUP_IMPL_SM90_SPILL 0.02           /* share of a wave that does not count as another */
-#define TEGROUP_IMPL_SM90_STEP_DRIFT 2e-6      /* share that each k adds to fitting tiles, forward: blocks fall out of step */
-#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2         /* blocks of PORTABLE's kernel that a multiprocessor holds */
-#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875      /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
-#define TEGROUP_IMPL_SM90_MMA_DRAIN 65         /* k that PORTABLE's blocks wait for memory at the end of a sum */
-#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32        /* sizes that stand for those of all groups */
-#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0       /* the steepest fall of sizes by rank that is looked for */
+#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch of tiles of one cost, or to assign a wave of it */
+#define TEGROUP_IMPL_SM90_NARROW_AS                                                                                    \
+    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
+#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves of tiles from which on the last is half full in the mean */
+#define TEGROUP_IMPL_SM90_SPILL 0.02     /* share of a wave that does not count as another */
+#define TEGROUP_IMPL_SM90_STEP_DRIFT                                                                                   \
+    2e-6                               /* share that each k adds to fitting tiles, forward: blocks fall out of step */
+#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2 /* blocks of PORTABLE's kernel that a multiprocessor holds */
+#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
+#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* k that PORTABLE's blocks wait for memory at the end of a sum */
+#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that stand for those of all groups */
+#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the steepest fall of sizes by rank that is looked for */
 
 /* Sizes of groups as a plan expects them: `count` groups, of each of these sizes a `parts`-th of them. */
 typedef struct tegroup_impl_sm90_groups {
@@ -4860,7 +4861,7 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
 typedef struct tegroup_impl_sm90_share {
     double there; /* how much of it has rows at all */
     double tiles;
-    double work; /* what the tiles are of tiles with all their columns */
+    double work;      /* what the tiles are of tiles with all their columns */
     double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
 } tegroup_impl_sm90_share;
 
@@ -4887,8 +4888,8 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
                                                                    const tegroup_impl_sm90_row *row, double n,
                                                                    double k) {
     const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
-                 narrows = row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX))
-                                        : 0;
+                 narrows =
+                     row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX)) : 0;
     const int balanced = row->fits || (narrows > 0 && narrows < across && k >= TEGROUP_IMPL_SM90_BALANCED_K);
     tegroup_impl_sm90_share share = {0, 0, 0, 0};
     int32_t i;
@@ -4908,7 +4909,8 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         share.there += part;
         share.tiles += part * tall * across;
         share.work += part * tall * across * each;
-        if (balanced) share.stretches += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
+        if (balanced)
+            share.stretches += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
     }
     if (share.tiles * k / TEGROUP_IMPL_SM90_K < TEGROUP_IMPL_SM90_BALANCED_STEPS) share.stretches = 0;
     return share;
@@ -4933,8 +4935,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
         wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
     const double waves =
                      groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
-                 whole =
-                     waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+                 whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
     tegroup_impl_sm90_time us;
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
@@ -4995,9 +4996,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     taken.kernel = -1;
     if (p->op == TEGROUP_OP_WGRAD && !flips) {
         taken.kernel = tegroup_impl_sm90_wide_wgrad(p, &groups);
-        taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128
-                        ? "by rule: bound by memory, and sums are short"
-                        : "by rule: bound by memory, and sums are long";
+        taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128 ? "by rule: bound by memory, and sums are short"
+                                                                    : "by rule: bound by memory, and sums are long";
         return taken;
     }
     if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2) {
@@ -5020,7 +5020,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
 /* ---- even groups: how many of the last have narrow tiles alone ---- */
 
 /* So many tiles of one cost go to the blocks. */
-static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost, int closely) {
+static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
+                                                int closely) {
     int32_t mine;
     while (tiles > 0)
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
@@ -5038,7 +5039,8 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     int32_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0, b;
     tegroup_impl_sm90_loads loads;
     int64_t g;
-    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
+    if (narrows == 0 && ends == 0)
+        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
     loads.load = load;
     loads.each = loads.fresh = (int32_t)blocks;
     loads.passed = 0;
@@ -5072,7 +5074,8 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     int64_t best = 0, least, narrows;
     if (p->op != TEGROUP_OP_FORWARD || k < TEGROUP_IMPL_SM90_BALANCED_K || groups > most_groups
         || (most > 0 && tegroup_impl_ceil_div(most, 128) != tile_rows)
-        || tegroup_impl_mul(groups * tile_rows, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)) > most_waves * blocks)
+        || tegroup_impl_mul(groups * tile_rows, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE))
+               > most_waves * blocks)
         return 0;
     least = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, 0);
     least -= least / 100; /* for less it is not worth while */
@@ -5099,8 +5102,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
-    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
-        (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
 }
@@ -5109,8 +5111,8 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
-typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                        tegroup_plan *plan, tegroup_impl_forecast *forecast);
+typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan,
+                                        tegroup_impl_forecast *forecast);
 typedef int tegroup_impl_image_function(int32_t sm);
 typedef tegroup_status tegroup_impl_plan_function(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                   tegroup_plan *plan, tegroup_error *error);
@@ -5134,21 +5136,25 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
     tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */
-    tegroup_impl_image_function *image;         /* does this unit hold code for the current GPU? NULL: as other kernels */
-    tegroup_impl_plan_function *plan;           /* completes a plan for the current GPU; NULL: nothing is left to do */
-    tegroup_impl_check_function *check;         /* what a call must be besides the common rules; NULL: nothing */
-    tegroup_impl_run_function *run;             /* what the check has passed */
-    tegroup_impl_chosen_function *chosen;       /* what a plan has chosen; NULL, as the next two: there is one kernel */
-    tegroup_impl_choices_function *choices;     /* adds what a plan could choose */
-    tegroup_impl_take_function *take;           /* the plan with another choice */
+    tegroup_impl_image_function *image;     /* does this unit hold code for the current GPU? NULL: as other kernels */
+    tegroup_impl_plan_function *plan;       /* completes a plan for the current GPU; NULL: nothing is left to do */
+    tegroup_impl_check_function *check;     /* what a call must be besides the common rules; NULL: nothing */
+    tegroup_impl_run_function *run;         /* what the check has passed */
+    tegroup_impl_chosen_function *chosen;   /* what a plan has chosen; NULL, as the next two: there is one kernel */
+    tegroup_impl_choices_function *choices; /* adds what a plan could choose */
+    tegroup_impl_take_function *take;       /* the plan with another choice */
     tegroup_impl_plan_fused_function *plan_fused; /* the kernel with an activation in its epilogue; NULL: it has none */
     tegroup_impl_run_fused_function *run_fused;
 } tegroup_impl_backend;
-#define TEGROUP_IMPL_NOT_BUILT(workspace, tile) {workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define TEGROUP_IMPL_NOT_BUILT(workspace, tile)                                                                        \
+    { workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
-    {tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
+    {                                                                                                                  \
+        tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL,  \
+            NULL, NULL                                                                                                 \
+    }
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
 static inline tegroup_impl_image_function tegroup_impl_sm90_image;
@@ -5166,16 +5172,11 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #define TEGROUP_IMPL_SM90_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
-    {NULL,                                                                                                             \
-     tegroup_impl_sm90_tile,                                                                                           \
-     tegroup_impl_sm90_image,                                                                                          \
-     tegroup_impl_sm90_plan,                                                                                           \
-     tegroup_impl_sm90_check,                                                                                          \
-     tegroup_impl_sm90_gemm,                                                                                           \
-     tegroup_impl_sm90_chosen,                                                                                         \
-     tegroup_impl_sm90_choices,                                                                                        \
-     tegroup_impl_sm90_take,                                                                                           \
-     TEGROUP_IMPL_SM90_FUSED}
+    {                                                                                                                  \
+        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
+            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
+            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
 #endif
@@ -5192,9 +5193,10 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
-    {NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, \
-     NULL, \
-     TEGROUP_IMPL_PORTABLE_FUSED}
+    {                                                                                                                  \
+        NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL,   \
+            NULL, NULL, TEGROUP_IMPL_PORTABLE_FUSED                                                                    \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
 #endif
@@ -5207,40 +5209,29 @@ static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup
 static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
 static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
-    {tegroup_impl_lt_grouped_workspace, NULL,                                                                                \
-     NULL,                                                                                                             \
-     tegroup_impl_lt_grouped_plan,                                                                                     \
-     tegroup_impl_lt_grouped_check,                                                                                    \
-     tegroup_impl_lt_grouped_gemm,                                                                                     \
-     tegroup_impl_lt_chosen,                                                                                           \
-     tegroup_impl_lt_grouped_choices,                                                                                  \
-     tegroup_impl_lt_take,                                                                                             \
-     NULL,                                                                                                             \
-     NULL}
+    {                                                                                                                  \
+        tegroup_impl_lt_grouped_workspace, NULL, NULL, tegroup_impl_lt_grouped_plan, tegroup_impl_lt_grouped_check,    \
+            tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_chosen, tegroup_impl_lt_grouped_choices,                     \
+            tegroup_impl_lt_take, NULL, NULL                                                                           \
+    }
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP                                                                             \
-    {tegroup_impl_lt_loop_workspace, NULL,                                                                                   \
-     NULL,                                                                                                             \
-     tegroup_impl_lt_loop_plan,                                                                                        \
-     tegroup_impl_lt_loop_check,                                                                                       \
-     tegroup_impl_lt_loop_gemm,                                                                                        \
-     tegroup_impl_lt_chosen,                                                                                           \
-     tegroup_impl_lt_loop_choices,                                                                                     \
-     tegroup_impl_lt_take,                                                                                             \
-     NULL,                                                                                                             \
-     NULL}
+    {                                                                                                                  \
+        tegroup_impl_lt_loop_workspace, NULL, NULL, tegroup_impl_lt_loop_plan, tegroup_impl_lt_loop_check,             \
+            tegroup_impl_lt_loop_gemm, tegroup_impl_lt_chosen, tegroup_impl_lt_loop_choices, tegroup_impl_lt_take,     \
+            NULL, NULL                                                                                                 \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace, NULL)
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
 static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
-    static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {
-        TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
-        TEGROUP_IMPL_BACKEND_SM90,
-        TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
-        TEGROUP_IMPL_BACKEND_PORTABLE,
-        TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP,
-        TEGROUP_IMPL_BACKEND_CPU};
+    static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
+                                                                     TEGROUP_IMPL_BACKEND_SM90,
+                                                                     TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
+                                                                     TEGROUP_IMPL_BACKEND_PORTABLE,
+                                                                     TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP,
+                                                                     TEGROUP_IMPL_BACKEND_CPU};
     return &rows[(uint32_t)backend < TEGROUP_BACKEND_COUNT ? backend : TEGROUP_BACKEND_AUTO];
 }
 
@@ -5761,8 +5752,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v,
-                             &plan);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v, &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
@@ -5770,8 +5760,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */
-            v->status = status;
+        else { /* what it calls failed, or offers nothing */ v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;

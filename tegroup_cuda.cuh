@@ -4752,12 +4752,12 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,       /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SHORT = 16,     /* of a box of A where a tile has no more lines */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */
@@ -4884,7 +4884,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
 
-    enum { STRIPE = 8 }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
+    enum {
+        STRIPE = 8
+    }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
@@ -5095,8 +5097,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     using base::STRIPE;
     using base::sum;
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
-    int64_t turn;        /* round-robin: of all tiles, the next one of this block */
-    bool ahead;          /* balanced: the first tile of this block was found before */
+    int64_t turn;                 /* round-robin: of all tiles, the next one of this block */
+    bool ahead;                   /* balanced: the first tile of this block was found before */
     int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
 
     /* Not prepared: a snapshot is none, and there are no groups. */
@@ -6586,6 +6588,40 @@ static inline tegroup_status tegroup_impl_sm90_fuse(const tegroup_plan *plan, co
 }
 #endif
 
+/* Maps of what the kernel loads, by the boxes of a row of the table. halves: B's rows are gates and, in its second half, ups. */
+static inline tegroup_status tegroup_impl_sm90_map_operands(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                            const tegroup_impl_sm90_row *row, int halves,
+                                                            tegroup_impl_sm90_call *call, tegroup_error *error) {
+    const int forward = desc->op == TEGROUP_OP_FORWARD, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    const int32_t lines = TEGROUP_IMPL_SM90_LINES, slab_cols = desc->d.dtype == TEGROUP_DTYPE_F32 ? 32 : 64;
+    call->ragged[TEGROUP_IMPL_A] = call->ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
+    if (!call->gathers_a)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, call, error));
+    if (!call->gathers_a && !wgrad && row->tile_m == lines) /* tiles of the shape that has SHORT ones */
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, call, error));
+    for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
+                                                       row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, call, error));
+    if (!call->gathers_b)
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
+                                               !forward ? lines
+                                               : halves ? row->tile_n / 2
+                                                        : row->tile_n,
+                                               call, error));
+    if (forward && row->narrows
+        && (call->narrows > 0
+            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
+        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->b, TEGROUP_IMPL_B,
+                                                       halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW,
+                                                       0, call, error));
+    if (call->has_c)
+        TEGROUP_IMPL_TRY(
+            tegroup_impl_sm90_map(plan, &call->call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, call, error));
+    return TEGROUP_OK;
+}
+
 /* epilogue: NULL, or what the product has in it. */
 static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
                                                       const tegroup_impl_epilogue *epilogue, struct CUstream_st *stream,
@@ -6622,31 +6658,7 @@ static inline tegroup_status tegroup_impl_sm90_launch(const tegroup_plan *plan, 
     call.has_bias = forward && desc->bias.dtype != TEGROUP_DTYPE_UNSET;
     call.gathers_a = desc->gather_a.rows > 0;
     call.gathers_b = desc->gather_b.rows > 0;
-    call.ragged[TEGROUP_IMPL_A] = call.ragged[TEGROUP_IMPL_B] = 1; /* of gathered operands there is no map */
-    if (!call.gathers_a)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &desc->a, TEGROUP_IMPL_A, 64, wgrad ? lines : row->tile_m, &call, error));
-    if (!call.gathers_a && !wgrad && row->tile_m == lines) /* tiles of the shape that has SHORT ones */
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A, TEGROUP_IMPL_SM90_SHORT, 0, &call, error));
-    for (int32_t i = 0; row->fits && i < TEGROUP_IMPL_SM90_SMALLER; i++)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(plan, &desc->a, TEGROUP_IMPL_A,
-                                                       row->tile_m - (i + 1) * TEGROUP_IMPL_SM90_FIT, i, &call, error));
-    if (!call.gathers_b)
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map(plan, &desc->b, TEGROUP_IMPL_B, 64,
-                                               !forward ? lines
-                                               : halves ? row->tile_n / 2
-                                                        : row->tile_n,
-                                               &call, error));
-    if (forward && row->narrows
-        && (call.narrows > 0
-            || tegroup_impl_sm90_narrow_tiles(0, (int32_t)desc->d.shape.cols, (int32_t)desc->a.shape.cols) > 0))
-        TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_smaller(
-            plan, &desc->b, TEGROUP_IMPL_B, halves ? TEGROUP_IMPL_SM90_NARROW / 2 : TEGROUP_IMPL_SM90_NARROW, 0, &call,
-            error));
-    if (call.has_c)
-        TEGROUP_IMPL_TRY(
-            tegroup_impl_sm90_map(plan, &call.call.desc.c, TEGROUP_IMPL_C, slab_cols, lines, &call, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_sm90_map_operands(plan, desc, row, halves, &call, error));
     arguments[0] = &call;
     TEGROUP_IMPL_TRY(tegroup_impl_cuda_status(
         cudaLaunchKernel((const void *)(uintptr_t)kernel, dim3((unsigned)blocks), dim3(TEGROUP_IMPL_SM90_THREADS),

@@ -13,16 +13,18 @@
 #include "cuda/sm90_schedule.h"
 
 /* Constants of the prediction, beside those of each kernel in its table: fitted with them, unless it says otherwise. */
-#define TEGROUP_IMPL_SM90_STRETCH_US 0.55         /* us to find a stretch of tiles of one cost, or to assign a wave of it */
-#define TEGROUP_IMPL_SM90_NARROW_AS (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
-#define TEGROUP_IMPL_SM90_FEW_WAVES 8          /* waves of tiles from which on the last is half full in the mean */
-#define TEGROUP_IMPL_SM90_SPILL 0.02           /* share of a wave that does not count as another */
-#define TEGROUP_IMPL_SM90_STEP_DRIFT 2e-6      /* share that each k adds to fitting tiles, forward: blocks fall out of step */
-#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2         /* blocks of PORTABLE's kernel that a multiprocessor holds */
-#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875      /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
-#define TEGROUP_IMPL_SM90_MMA_DRAIN 65         /* k that PORTABLE's blocks wait for memory at the end of a sum */
-#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32        /* sizes that stand for those of all groups */
-#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0       /* the steepest fall of sizes by rank that is looked for */
+#define TEGROUP_IMPL_SM90_STRETCH_US 0.55 /* us to find a stretch of tiles of one cost, or to assign a wave of it */
+#define TEGROUP_IMPL_SM90_NARROW_AS                                                                                    \
+    (TEGROUP_IMPL_SM90_NARROW * 7 / 6.0) /* columns that a narrow tile takes as long as */
+#define TEGROUP_IMPL_SM90_FEW_WAVES 8    /* waves of tiles from which on the last is half full in the mean */
+#define TEGROUP_IMPL_SM90_SPILL 0.02     /* share of a wave that does not count as another */
+#define TEGROUP_IMPL_SM90_STEP_DRIFT                                                                                   \
+    2e-6                               /* share that each k adds to fitting tiles, forward: blocks fall out of step */
+#define TEGROUP_IMPL_SM90_MMA_BLOCKS 2 /* blocks of PORTABLE's kernel that a multiprocessor holds */
+#define TEGROUP_IMPL_SM90_MMA_FIXED 0.875 /* of 1.875: what PORTABLE's tile takes whether it has rows or not */
+#define TEGROUP_IMPL_SM90_MMA_DRAIN 65    /* k that PORTABLE's blocks wait for memory at the end of a sum */
+#define TEGROUP_IMPL_SM90_ZIPF_PARTS 32   /* sizes that stand for those of all groups */
+#define TEGROUP_IMPL_SM90_ZIPF_POWER 4.0  /* the steepest fall of sizes by rank that is looked for */
 
 /* Sizes of groups as a plan expects them: `count` groups, of each of these sizes a `parts`-th of them. */
 typedef struct tegroup_impl_sm90_groups {
@@ -60,7 +62,7 @@ static inline tegroup_impl_sm90_groups tegroup_impl_sm90_expect(double count, do
 typedef struct tegroup_impl_sm90_share {
     double there; /* how much of it has rows at all */
     double tiles;
-    double work; /* what the tiles are of tiles with all their columns */
+    double work;      /* what the tiles are of tiles with all their columns */
     double stretches; /* of tiles of one cost that are balanced; 0: they go round-robin */
 } tegroup_impl_sm90_share;
 
@@ -87,8 +89,8 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
                                                                    const tegroup_impl_sm90_row *row, double n,
                                                                    double k) {
     const double across = ceil(n / row->tile_n), part = 1.0 / groups->parts,
-                 narrows = row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX))
-                                        : 0;
+                 narrows =
+                     row->narrows ? tegroup_impl_sm90_narrow_tiles(0, (int32_t)n, (int32_t)fmin(k, INT32_MAX)) : 0;
     const int balanced = row->fits || (narrows > 0 && narrows < across && k >= TEGROUP_IMPL_SM90_BALANCED_K);
     tegroup_impl_sm90_share share = {0, 0, 0, 0};
     int32_t i;
@@ -108,7 +110,8 @@ static inline tegroup_impl_sm90_share tegroup_impl_sm90_rows_share(const tegroup
         share.there += part;
         share.tiles += part * tall * across;
         share.work += part * tall * across * each;
-        if (balanced) share.stretches += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
+        if (balanced)
+            share.stretches += part * ceil(tall / 8) * (!row->fits ? 2 : tall > 1 ? 2 * ceil(across / 16) : 1);
     }
     if (share.tiles * k / TEGROUP_IMPL_SM90_K < TEGROUP_IMPL_SM90_BALANCED_STEPS) share.stretches = 0;
     return share;
@@ -133,8 +136,7 @@ static inline tegroup_impl_sm90_time tegroup_impl_sm90_predict(const tegroup_pro
         wgrad ? tegroup_impl_sm90_wgrad_share(p, row) : tegroup_impl_sm90_rows_share(groups, row, n, k);
     const double waves =
                      groups->count * share.tiles / (double)(row->mma ? TEGROUP_IMPL_SM90_MMA_BLOCKS * blocks : blocks),
-                 whole =
-                     waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
+                 whole = waves < TEGROUP_IMPL_SM90_FEW_WAVES ? ceil(waves - TEGROUP_IMPL_SM90_SPILL) : waves + 0.5;
     tegroup_impl_sm90_time us;
     us.math = whole * (share.tiles > 0 ? share.work / share.tiles : 0) * row->ns * (terms + row->epilogue) * 1e-3;
     us.scheduling = share.stretches > 0 ? TEGROUP_IMPL_SM90_STRETCH_US * (groups->count * share.stretches + waves) : 0;
@@ -195,9 +197,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
     taken.kernel = -1;
     if (p->op == TEGROUP_OP_WGRAD && !flips) {
         taken.kernel = tegroup_impl_sm90_wide_wgrad(p, &groups);
-        taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128
-                        ? "by rule: bound by memory, and sums are short"
-                        : "by rule: bound by memory, and sums are long";
+        taken.why = taken.kernel == TEGROUP_IMPL_SM90_WGRAD_128X128 ? "by rule: bound by memory, and sums are short"
+                                                                    : "by rule: bound by memory, and sums are long";
         return taken;
     }
     if (p->op != TEGROUP_OP_WGRAD && flips && average <= 64 && most > 64 && most > total / 2) {
@@ -220,7 +221,8 @@ static inline tegroup_impl_sm90_taken tegroup_impl_sm90_take_fastest(const tegro
 /* ---- even groups: how many of the last have narrow tiles alone ---- */
 
 /* So many tiles of one cost go to the blocks. */
-static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost, int closely) {
+static inline void tegroup_impl_sm90_assign_all(tegroup_impl_sm90_loads *loads, int64_t tiles, int32_t cost,
+                                                int closely) {
     int32_t mine;
     while (tiles > 0)
         tiles -= tegroup_impl_sm90_assign(loads, (int32_t)tegroup_impl_min(tiles, INT32_MAX), cost, closely, -1, &mine);
@@ -238,7 +240,8 @@ static inline int64_t tegroup_impl_sm90_span(int64_t groups, int64_t tile_rows, 
     int32_t load[TEGROUP_IMPL_SM90_MOST_BLOCKS] = {0}, most = 0, b;
     tegroup_impl_sm90_loads loads;
     int64_t g;
-    if (narrows == 0 && ends == 0) return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
+    if (narrows == 0 && ends == 0)
+        return tegroup_impl_ceil_div(groups * tile_rows * wide, blocks) * cost; /* round-robin */
     loads.load = load;
     loads.each = loads.fresh = (int32_t)blocks;
     loads.passed = 0;
@@ -272,7 +275,8 @@ static inline int64_t tegroup_impl_sm90_tapering(const tegroup_gemm_desc *desc, 
     int64_t best = 0, least, narrows;
     if (p->op != TEGROUP_OP_FORWARD || k < TEGROUP_IMPL_SM90_BALANCED_K || groups > most_groups
         || (most > 0 && tegroup_impl_ceil_div(most, 128) != tile_rows)
-        || tegroup_impl_mul(groups * tile_rows, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE)) > most_waves * blocks)
+        || tegroup_impl_mul(groups * tile_rows, tegroup_impl_ceil_div(cols, TEGROUP_IMPL_SM90_WIDE))
+               > most_waves * blocks)
         return 0;
     least = tegroup_impl_sm90_span(groups, tile_rows, cols, k, blocks, 0);
     least -= least / 100; /* for less it is not worth while */
@@ -299,8 +303,7 @@ static inline void tegroup_impl_sm90_tile(const tegroup_gemm_desc *desc, const t
     plan->tile_n = row->tile_n;
     plan->tile_k = TEGROUP_IMPL_SM90_K;
     plan->algorithm[TEGROUP_IMPL_PLANNED_ROW] = (uint64_t)taken.kernel;
-    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] =
-        (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
+    plan->algorithm[TEGROUP_IMPL_PLANNED_NARROWS] = (uint64_t)tegroup_impl_sm90_tapering(desc, &plan->problem, blocks);
     forecast->why = taken.why;
     forecast->us = taken.us.total;
 }

@@ -73,8 +73,8 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_below(const tegroup_impl_sm90_loads *l
 /* As many of these tiles as there are blocks that have the least, or about that, go to these, one to each. Where that is more blocks than
  * tiles, and it matters (`closely`), to some that are nearer to the least. Returns how many; `mine` is the number of the tile that
  * block `me` gets, or -1. */
-TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost, int closely,
-                                               int32_t me, int32_t *mine) {
+TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads, int32_t tiles, int32_t cost,
+                                                 int closely, int32_t me, int32_t *mine) {
     int32_t least = loads->load[0], given = 0, about = loads->fresh > 0 ? 1 : (cost + 1) / 2, limit, halved, i;
 #if defined(__CUDA_ARCH__)
 #pragma unroll
@@ -96,8 +96,7 @@ TEGROUP_IMPL_HD int32_t tegroup_impl_sm90_assign(tegroup_impl_sm90_loads *loads,
                       my_number = given + TEGROUP_IMPL_COUNT(gets & ((1u << me % TEGROUP_IMPL_LANES) - 1));
         if (me / TEGROUP_IMPL_LANES == i && (gets >> me % TEGROUP_IMPL_LANES & 1) && my_number < tiles)
             *mine = my_number;
-        if (loads->load[i] < INT32_MAX)
-            loads->load[i] += (loads->load[i] < limit && number < tiles ? cost : 0) - least;
+        if (loads->load[i] < INT32_MAX) loads->load[i] += (loads->load[i] < limit && number < tiles ? cost : 0) - least;
         given += TEGROUP_IMPL_COUNT(gets);
     }
     given = given < tiles ? given : tiles;

@@ -32,7 +32,9 @@ template <typename SHAPE> struct tegroup_impl_sm90_groups_at_hand {
     int32_t group, rows, tiles; /* of this lane */
     int32_t first_row[4];
 
-    enum { STRIPE = 8 }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
+    enum {
+        STRIPE = 8
+    }; /* tile rows that are walked together, column by column, so that they share what L2 holds of B */
     static __device__ __forceinline__ int lane() { return (int)threadIdx.x & 31; }
 
     __device__ __forceinline__ explicit tegroup_impl_sm90_groups_at_hand(const tegroup_impl_sm90_call &c)
@@ -243,8 +245,8 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk : tegroup_impl_sm90_stre
     using base::STRIPE;
     using base::sum;
     enum { EACH = TEGROUP_IMPL_SM90_MOST_BLOCKS / 32 };
-    int64_t turn;        /* round-robin: of all tiles, the next one of this block */
-    bool ahead;          /* balanced: the first tile of this block was found before */
+    int64_t turn;                 /* round-robin: of all tiles, the next one of this block */
+    bool ahead;                   /* balanced: the first tile of this block was found before */
     int32_t load_of[EACH], fresh; /* see tegroup_impl_sm90_loads */
 
     /* Not prepared: a snapshot is none, and there are no groups. */

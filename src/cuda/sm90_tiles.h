@@ -27,12 +27,12 @@ enum {
 #else
     TEGROUP_IMPL_SM90_SHARED = 227 * 1024, /* bytes that a block can have */
 #endif
-    TEGROUP_IMPL_SM90_REST = 2048,       /* of these for barriers, found tiles and picked rows */
-    TEGROUP_IMPL_SM90_ALIGN = 1024,      /* and to align the others by */
-    TEGROUP_IMPL_SM90_ITEMS = 4,         /* tiles found ahead */
-    TEGROUP_IMPL_SM90_LINES = 64,        /* of a box of C and D, and of k in a weight gradient's operands */
-    TEGROUP_IMPL_SM90_SHORT = 16,        /* of a box of A where a tile has no more lines */
-    TEGROUP_IMPL_SM90_SLAB = 64 * 128    /* bytes of results that go through shared memory at a time */
+    TEGROUP_IMPL_SM90_REST = 2048,    /* of these for barriers, found tiles and picked rows */
+    TEGROUP_IMPL_SM90_ALIGN = 1024,   /* and to align the others by */
+    TEGROUP_IMPL_SM90_ITEMS = 4,      /* tiles found ahead */
+    TEGROUP_IMPL_SM90_LINES = 64,     /* of a box of C and D, and of k in a weight gradient's operands */
+    TEGROUP_IMPL_SM90_SHORT = 16,     /* of a box of A where a tile has no more lines */
+    TEGROUP_IMPL_SM90_SLAB = 64 * 128 /* bytes of results that go through shared memory at a time */
 };
 
 /* What one launch works on. Arrays go by tegroup_impl_operand: a, b, c, d. */

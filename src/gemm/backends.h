@@ -17,8 +17,8 @@
 
 /* What a backend can be asked: a function type for each question. */
 typedef void tegroup_impl_workspace_function(const tegroup_plan *plan, tegroup_layout *layout);
-typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target,
-                                        tegroup_plan *plan, tegroup_impl_forecast *forecast);
+typedef void tegroup_impl_tile_function(const tegroup_gemm_desc *desc, const tegroup_target *target, tegroup_plan *plan,
+                                        tegroup_impl_forecast *forecast);
 typedef int tegroup_impl_image_function(int32_t sm);
 typedef tegroup_status tegroup_impl_plan_function(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
                                                   tegroup_plan *plan, tegroup_error *error);
@@ -42,21 +42,25 @@ typedef tegroup_status tegroup_impl_run_fused_function(const tegroup_plan *plan,
 typedef struct tegroup_impl_backend {
     tegroup_impl_workspace_function *workspace; /* adds the parts of a plan's workspace; NULL: it needs none */
     tegroup_impl_tile_function *tile;           /* the tile of a plan for any target; NULL: `plan` knows it */
-    tegroup_impl_image_function *image;         /* does this unit hold code for the current GPU? NULL: as other kernels */
-    tegroup_impl_plan_function *plan;           /* completes a plan for the current GPU; NULL: nothing is left to do */
-    tegroup_impl_check_function *check;         /* what a call must be besides the common rules; NULL: nothing */
-    tegroup_impl_run_function *run;             /* what the check has passed */
-    tegroup_impl_chosen_function *chosen;       /* what a plan has chosen; NULL, as the next two: there is one kernel */
-    tegroup_impl_choices_function *choices;     /* adds what a plan could choose */
-    tegroup_impl_take_function *take;           /* the plan with another choice */
+    tegroup_impl_image_function *image;     /* does this unit hold code for the current GPU? NULL: as other kernels */
+    tegroup_impl_plan_function *plan;       /* completes a plan for the current GPU; NULL: nothing is left to do */
+    tegroup_impl_check_function *check;     /* what a call must be besides the common rules; NULL: nothing */
+    tegroup_impl_run_function *run;         /* what the check has passed */
+    tegroup_impl_chosen_function *chosen;   /* what a plan has chosen; NULL, as the next two: there is one kernel */
+    tegroup_impl_choices_function *choices; /* adds what a plan could choose */
+    tegroup_impl_take_function *take;       /* the plan with another choice */
     tegroup_impl_plan_fused_function *plan_fused; /* the kernel with an activation in its epilogue; NULL: it has none */
     tegroup_impl_run_fused_function *run_fused;
 } tegroup_impl_backend;
-#define TEGROUP_IMPL_NOT_BUILT(workspace, tile) {workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define TEGROUP_IMPL_NOT_BUILT(workspace, tile)                                                                        \
+    { workspace, tile, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 static inline tegroup_impl_run_function tegroup_impl_cpu_gemm;
 #define TEGROUP_IMPL_BACKEND_CPU                                                                                       \
-    {tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL, NULL, NULL}
+    {                                                                                                                  \
+        tegroup_impl_cpu_workspace, tegroup_impl_cpu_tile, NULL, NULL, NULL, tegroup_impl_cpu_gemm, NULL, NULL, NULL,  \
+            NULL, NULL                                                                                                 \
+    }
 
 #if defined(TEGROUP_IMPL_CUDA) && !defined(TEGROUP_NO_SM90)
 static inline tegroup_impl_image_function tegroup_impl_sm90_image;
@@ -74,16 +78,11 @@ static inline tegroup_impl_run_fused_function tegroup_impl_sm90_launch;
 #define TEGROUP_IMPL_SM90_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_SM90                                                                                      \
-    {NULL,                                                                                                             \
-     tegroup_impl_sm90_tile,                                                                                           \
-     tegroup_impl_sm90_image,                                                                                          \
-     tegroup_impl_sm90_plan,                                                                                           \
-     tegroup_impl_sm90_check,                                                                                          \
-     tegroup_impl_sm90_gemm,                                                                                           \
-     tegroup_impl_sm90_chosen,                                                                                         \
-     tegroup_impl_sm90_choices,                                                                                        \
-     tegroup_impl_sm90_take,                                                                                           \
-     TEGROUP_IMPL_SM90_FUSED}
+    {                                                                                                                  \
+        NULL, tegroup_impl_sm90_tile, tegroup_impl_sm90_image, tegroup_impl_sm90_plan, tegroup_impl_sm90_check,        \
+            tegroup_impl_sm90_gemm, tegroup_impl_sm90_chosen, tegroup_impl_sm90_choices, tegroup_impl_sm90_take,       \
+            TEGROUP_IMPL_SM90_FUSED                                                                                    \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_SM90 TEGROUP_IMPL_NOT_BUILT(NULL, tegroup_impl_sm90_tile)
 #endif
@@ -100,9 +99,10 @@ static inline tegroup_impl_run_fused_function tegroup_impl_portable_gemm_fused;
 #define TEGROUP_IMPL_PORTABLE_FUSED NULL, NULL
 #endif
 #define TEGROUP_IMPL_BACKEND_PORTABLE                                                                                  \
-    {NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL, NULL, \
-     NULL, \
-     TEGROUP_IMPL_PORTABLE_FUSED}
+    {                                                                                                                  \
+        NULL, NULL, tegroup_impl_portable_image, tegroup_impl_portable_plan, NULL, tegroup_impl_portable_gemm, NULL,   \
+            NULL, NULL, TEGROUP_IMPL_PORTABLE_FUSED                                                                    \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_PORTABLE TEGROUP_IMPL_NOT_BUILT(NULL, NULL)
 #endif
@@ -115,40 +115,29 @@ static inline tegroup_impl_check_function tegroup_impl_lt_grouped_check, tegroup
 static inline tegroup_impl_run_function tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_loop_gemm;
 static inline tegroup_impl_choices_function tegroup_impl_lt_grouped_choices, tegroup_impl_lt_loop_choices;
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED                                                                          \
-    {tegroup_impl_lt_grouped_workspace, NULL,                                                                                \
-     NULL,                                                                                                             \
-     tegroup_impl_lt_grouped_plan,                                                                                     \
-     tegroup_impl_lt_grouped_check,                                                                                    \
-     tegroup_impl_lt_grouped_gemm,                                                                                     \
-     tegroup_impl_lt_chosen,                                                                                           \
-     tegroup_impl_lt_grouped_choices,                                                                                  \
-     tegroup_impl_lt_take,                                                                                             \
-     NULL,                                                                                                             \
-     NULL}
+    {                                                                                                                  \
+        tegroup_impl_lt_grouped_workspace, NULL, NULL, tegroup_impl_lt_grouped_plan, tegroup_impl_lt_grouped_check,    \
+            tegroup_impl_lt_grouped_gemm, tegroup_impl_lt_chosen, tegroup_impl_lt_grouped_choices,                     \
+            tegroup_impl_lt_take, NULL, NULL                                                                           \
+    }
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP                                                                             \
-    {tegroup_impl_lt_loop_workspace, NULL,                                                                                   \
-     NULL,                                                                                                             \
-     tegroup_impl_lt_loop_plan,                                                                                        \
-     tegroup_impl_lt_loop_check,                                                                                       \
-     tegroup_impl_lt_loop_gemm,                                                                                        \
-     tegroup_impl_lt_chosen,                                                                                           \
-     tegroup_impl_lt_loop_choices,                                                                                     \
-     tegroup_impl_lt_take,                                                                                             \
-     NULL,                                                                                                             \
-     NULL}
+    {                                                                                                                  \
+        tegroup_impl_lt_loop_workspace, NULL, NULL, tegroup_impl_lt_loop_plan, tegroup_impl_lt_loop_check,             \
+            tegroup_impl_lt_loop_gemm, tegroup_impl_lt_chosen, tegroup_impl_lt_loop_choices, tegroup_impl_lt_take,     \
+            NULL, NULL                                                                                                 \
+    }
 #else
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_grouped_workspace, NULL)
 #define TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP TEGROUP_IMPL_NOT_BUILT(tegroup_impl_lt_loop_workspace, NULL)
 #endif
 
 static inline const tegroup_impl_backend *tegroup_impl_backend_of(tegroup_backend backend) {
-    static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {
-        TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
-        TEGROUP_IMPL_BACKEND_SM90,
-        TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
-        TEGROUP_IMPL_BACKEND_PORTABLE,
-        TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP,
-        TEGROUP_IMPL_BACKEND_CPU};
+    static const tegroup_impl_backend rows[TEGROUP_BACKEND_COUNT] = {TEGROUP_IMPL_NOT_BUILT(NULL, NULL), /* AUTO */
+                                                                     TEGROUP_IMPL_BACKEND_SM90,
+                                                                     TEGROUP_IMPL_BACKEND_CUBLASLT_GROUPED,
+                                                                     TEGROUP_IMPL_BACKEND_PORTABLE,
+                                                                     TEGROUP_IMPL_BACKEND_CUBLASLT_LOOP,
+                                                                     TEGROUP_IMPL_BACKEND_CPU};
     return &rows[(uint32_t)backend < TEGROUP_BACKEND_COUNT ? backend : TEGROUP_BACKEND_AUTO];
 }
 

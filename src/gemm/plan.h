@@ -209,8 +209,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         tegroup_plan plan;
         tegroup_error why;
         tegroup_status status;
-        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v,
-                             &plan);
+        tegroup_impl_verdict(desc, names, &problem, tegroup_impl_preference(&problem, i), &resolved, here, v, &plan);
         if (made->backend != TEGROUP_BACKEND_AUTO || v->status != TEGROUP_OK
             || (desc->options.backend != TEGROUP_BACKEND_AUTO && desc->options.backend != v->backend))
             continue;
@@ -218,8 +217,7 @@ static inline tegroup_status tegroup_impl_choose(const tegroup_gemm_desc *desc, 
         status = tegroup_impl_plan_complete(desc, names, &plan, &why);
         v->chosen = status == TEGROUP_OK;
         if (v->chosen) *made = plan;
-        else { /* what it calls failed, or offers nothing */
-            v->status = status;
+        else { /* what it calls failed, or offers nothing */ v->status = status;
             v->native = why.native;
             v->field = why.field;
             v->rule = why.rule;
