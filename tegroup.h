@@ -390,15 +390,14 @@ typedef struct tegroup_matrix {
  *   header                               tegroup_snapshot_header
  *   start[groups]             int64      first row of each group, within the buffer
  *   rows[groups]              int64      rows of each group, within the buffer, overlapping nobody; -1 = skipped
- *   prefix[6][groups + 1]     int64      sums of ceil(rows / granule) before each group, for the granules below
+ *   prefix[groups + 1]        int64      sums of ceil(rows / TEGROUP_GRANULE) before each group, and of all
  *   order[groups]             int32      groups from the largest to the smallest, skipped ones as if empty; equal ones by index
  *   cols[groups]              int64      only with col_sizes or elements: columns of each group
  *   offset[groups]            int64      only with col_sizes or elements: first element of each group
  *
  * Sizes that lie never lead outside the buffers. Those in device memory nobody can refuse when the call is made: they are clamped, and
  * the header's status names the lie. Those in host memory are an error of the call, unless it is told to clamp them, too. */
-#define TEGROUP_GRANULE_COUNT 6 /* 4, 16, 32, 64, 128, 256 rows: what tiles and scale padding need */
-#define TEGROUP_GRANULE(i) ((i) == 0 ? 4 : 8 << (i))
+#define TEGROUP_GRANULE 4 /* rows: kernels that take rows, and not tiles, share out so many of a group at a time */
 
 /* Bits of tegroup_snapshot_header.status. */
 #define TEGROUP_SNAPSHOT_NEGATIVE  1u  /* a size below 0 (other than a count of -1) or offsets that fall: taken as 0  */
@@ -408,7 +407,7 @@ typedef struct tegroup_matrix {
 #define TEGROUP_SNAPSHOT_COLS     16u  /* a column count outside 0 .. cols: clamped                                   */
 #define TEGROUP_SNAPSHOT_ELEMENTS 32u  /* a group's elements do not fit the buffer: dropped                           */
 
-#define TEGROUP_SNAPSHOT_MAGIC 0x54475331u /* "TGS1" */
+#define TEGROUP_SNAPSHOT_MAGIC 0x54475332u /* "TGS2" */
 
 /* First bytes of a snapshot; the caller may read it whenever the work before it is done. */
 typedef struct tegroup_snapshot_header {
@@ -432,7 +431,7 @@ typedef struct tegroup_snapshot_view {
     const tegroup_snapshot_header *header;
     const int64_t *start;
     const int64_t *rows;
-    const int64_t *prefix[TEGROUP_GRANULE_COUNT];
+    const int64_t *prefix;
     const int32_t *order;
     const int64_t *cols;   /* NULL when regular */
     const int64_t *offset; /* NULL when regular */
@@ -2082,7 +2081,7 @@ TEGROUP_IMPL_HD void tegroup_impl_snapshot_layout(int32_t groups, int irregular,
     tegroup_impl_layout_add(layout, "header", (int64_t)sizeof(tegroup_snapshot_header));
     tegroup_impl_layout_add(layout, "start", array);
     tegroup_impl_layout_add(layout, "rows", array);
-    tegroup_impl_layout_add(layout, "prefix", TEGROUP_GRANULE_COUNT * (array + 8));
+    tegroup_impl_layout_add(layout, "prefix", array + 8);
     tegroup_impl_layout_add(layout, "order", 4 * (int64_t)tegroup_impl_sort_extent(groups));
     if (irregular) {
         tegroup_impl_layout_add(layout, "cols", array);
@@ -2108,8 +2107,6 @@ TEGROUP_API tegroup_status tegroup_snapshot_layout(const tegroup_shape *shape, t
 TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *snapshot, int32_t groups, int irregular) {
     tegroup_snapshot_view view;
     tegroup_layout layout;
-    const int64_t *prefix;
-    int32_t i;
 #define TEGROUP_IMPL_PART(type, item)                                                                                  \
     ((const type *)(const void *)((const char *)snapshot + layout.items[TEGROUP_IMPL_SNAPSHOT_##item].offset_bytes))
     memset(&view, 0, sizeof view);
@@ -2117,8 +2114,7 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_snapshot_view(const void *sna
     view.header = (const tegroup_snapshot_header *)snapshot;
     view.start = TEGROUP_IMPL_PART(int64_t, START);
     view.rows = TEGROUP_IMPL_PART(int64_t, ROWS);
-    prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) view.prefix[i] = prefix + (int64_t)i * (groups + 1);
+    view.prefix = TEGROUP_IMPL_PART(int64_t, PREFIX);
     view.order = TEGROUP_IMPL_PART(int32_t, ORDER);
     if (irregular) view.cols = TEGROUP_IMPL_PART(int64_t, COLS);
     if (irregular) view.offset = TEGROUP_IMPL_PART(int64_t, OFFSET);
@@ -2931,6 +2927,11 @@ TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_
     return x;
 }
 
+/* Granules of a group: what the prefix sums add up. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_granules(const tegroup_impl_preparation *p, int32_t g) {
+    return tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE);
+}
+
 TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
                                                 const tegroup_impl_place *x) {
     p->start[g] = x->start;
@@ -3040,7 +3041,7 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
 /* All steps in order, on the host. */
 static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
     tegroup_impl_place x = {0, 0, 0, 0};
-    int32_t g, i;
+    int32_t g;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
     for (g = 0; g < p->groups; g++) {
         tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, carry, &x));
@@ -3057,12 +3058,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
         tegroup_impl_prepare_write(p, g, &x);
     }
     if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
-        prefix[0] = 0;
-        for (g = 0; g < p->groups; g++)
-            prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
-    }
+    p->prefix[0] = 0;
+    for (g = 0; g < p->groups; g++) p->prefix[g + 1] = p->prefix[g] + tegroup_impl_prepare_granules(p, g);
     for (g = 0; g < p->groups; g++) {
         const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
         const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);
@@ -9157,18 +9154,16 @@ TEGROUP_IMPL_HD tegroup_snapshot_view tegroup_impl_validate_view(const tegroup_t
     return tegroup_impl_snapshot_view(t->shape.snapshot, t->shape.groups, 0);
 }
 
-/* Bits for one group: its place, and its step in each prefix sum. */
+/* Bits for one group: its place, and its step in the prefix sums. */
 TEGROUP_IMPL_HD uint32_t tegroup_impl_validate_group(const tegroup_snapshot_view *view, int64_t capacity, int32_t g) {
     int64_t rows = tegroup_impl_max(0, view->rows[g]);
     uint32_t bits = 0;
-    int32_t i;
     if (view->rows[g] < -1 || view->start[g] < 0 || view->start[g] > capacity || rows > capacity - view->start[g])
         bits |= TEGROUP_VALIDATION_BOUNDS;
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++)
-        if ((uint64_t)view->prefix[i][g + 1] - (uint64_t)view->prefix[i][g] /* what is there may be anything */
-                != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE(i))
-            || view->prefix[i][0] != 0)
-            bits |= TEGROUP_VALIDATION_SUMS;
+    if ((uint64_t)view->prefix[g + 1] - (uint64_t)view->prefix[g] /* what is there may be anything */
+            != (uint64_t)tegroup_impl_ceil_div(rows, TEGROUP_GRANULE)
+        || view->prefix[0] != 0)
+        bits |= TEGROUP_VALIDATION_SUMS;
     return bits;
 }
 

@@ -271,16 +271,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
             });
         if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
     }
-    for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p.prefix + (int64_t)i * (p.groups + 1);
-        tegroup_impl_block_scan(
-            p.groups, 0,
-            [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
-            [](int64_t a, int64_t b) { return a + b; },
-            [&](int32_t g, int64_t before) {
-                prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
-            });
-    }
+    tegroup_impl_block_scan(
+        p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_granules(&p, g); },
+        [](int64_t a, int64_t b) { return a + b; },
+        [&](int32_t g, int64_t before) { p.prefix[g + 1] = before + tegroup_impl_prepare_granules(&p, g); });
     for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
         const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
         const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
@@ -332,7 +326,7 @@ static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_prepar
 /* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
  * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
  * of its threads has several loads under way. */
-enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE(0), TEGROUP_IMPL_ROWS_THREADS = 256 };
+enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
 #if __CUDA_ARCH__ >= 530
@@ -463,7 +457,7 @@ struct tegroup_impl_units {
             groups = fit.groups;
             start = view.start;
             rows = view.rows;
-            prefix = view.prefix[0];
+            prefix = view.prefix;
         }
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }

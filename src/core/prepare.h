@@ -169,6 +169,11 @@ TEGROUP_IMPL_HD tegroup_impl_place tegroup_impl_prepare_read(const tegroup_impl_
     return x;
 }
 
+/* Granules of a group: what the prefix sums add up. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_prepare_granules(const tegroup_impl_preparation *p, int32_t g) {
+    return tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE);
+}
+
 TEGROUP_IMPL_HD void tegroup_impl_prepare_write(const tegroup_impl_preparation *p, int32_t g,
                                                 const tegroup_impl_place *x) {
     p->start[g] = x->start;
@@ -278,7 +283,7 @@ static inline void tegroup_impl_prepare_disjoin(const tegroup_impl_preparation *
 /* All steps in order, on the host. */
 static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, tegroup_snapshot_header *header) {
     tegroup_impl_place x = {0, 0, 0, 0};
-    int32_t g, i;
+    int32_t g;
     int64_t carry = p->groups > 0 ? tegroup_impl_prepare_first(p) : 0;
     for (g = 0; g < p->groups; g++) {
         tegroup_impl_prepare_note(header, g, tegroup_impl_prepare_place(p, g, carry, &x));
@@ -295,12 +300,8 @@ static inline void tegroup_impl_prepare_host(const tegroup_impl_preparation *p, 
         tegroup_impl_prepare_write(p, g, &x);
     }
     if (p->irregular && p->offsets) tegroup_impl_prepare_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
-    for (i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p->prefix + (int64_t)i * (p->groups + 1);
-        prefix[0] = 0;
-        for (g = 0; g < p->groups; g++)
-            prefix[g + 1] = prefix[g] + tegroup_impl_ceil_div(tegroup_impl_max(0, p->out_rows[g]), TEGROUP_GRANULE(i));
-    }
+    p->prefix[0] = 0;
+    for (g = 0; g < p->groups; g++) p->prefix[g + 1] = p->prefix[g] + tegroup_impl_prepare_granules(p, g);
     for (g = 0; g < p->groups; g++) {
         const tegroup_impl_place placed = tegroup_impl_prepare_read(p, g);
         const int64_t reach = tegroup_impl_prepare_reach(p, &placed), rows = tegroup_impl_max(0, placed.rows);

@@ -126,16 +126,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
             });
         if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
     }
-    for (int32_t i = 0; i < TEGROUP_GRANULE_COUNT; i++) {
-        int64_t *prefix = p.prefix + (int64_t)i * (p.groups + 1);
-        tegroup_impl_block_scan(
-            p.groups, 0,
-            [&](int32_t g) { return tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i)); },
-            [](int64_t a, int64_t b) { return a + b; },
-            [&](int32_t g, int64_t before) {
-                prefix[g + 1] = before + tegroup_impl_ceil_div(tegroup_impl_max(0, p.out_rows[g]), TEGROUP_GRANULE(i));
-            });
-    }
+    tegroup_impl_block_scan(
+        p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_granules(&p, g); },
+        [](int64_t a, int64_t b) { return a + b; },
+        [&](int32_t g, int64_t before) { p.prefix[g + 1] = before + tegroup_impl_prepare_granules(&p, g); });
     for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
         const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
         const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);

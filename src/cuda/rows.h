@@ -17,7 +17,7 @@
 /* Kernels over rows are written once, over an access: vectors move 16 bytes a step, for matrices of one type whose rows all
  * begin at multiples of 16 bytes; scalars move one element of any type. A block works on a few rows at a time, so that each
  * of its threads has several loads under way. */
-enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE(0), TEGROUP_IMPL_ROWS_THREADS = 256 };
+enum { TEGROUP_IMPL_ROWS_UNIT = TEGROUP_GRANULE, TEGROUP_IMPL_ROWS_THREADS = 256 };
 
 static __device__ __forceinline__ float tegroup_impl_low_half(uint32_t word, bool bf16) {
 #if __CUDA_ARCH__ >= 530
@@ -148,7 +148,7 @@ struct tegroup_impl_units {
             groups = fit.groups;
             start = view.start;
             rows = view.rows;
-            prefix = view.prefix[0];
+            prefix = view.prefix;
         }
         count = groups > 0 ? tegroup_impl_min(prefix[groups], count + groups) : 0;
     }
