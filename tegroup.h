@@ -2594,30 +2594,6 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
-/* An output must not share memory with another operand; `rule` names that one. */
-static inline tegroup_status tegroup_impl_check_matrix_apart(const tegroup_matrix *out, const char *field,
-                                                             const tegroup_matrix *other, const char *rule,
-                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
-                                             tegroup_impl_matrix_bytes(other)),
-                      ERROR_OVERLAP, field, rule, 0, 1);
-    return TEGROUP_OK;
-}
-
-/* ... nor with a snapshot that came without its shape: in host memory its header tells how long it is. */
-static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_space space,
-                                                               tegroup_error *error) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-    tegroup_layout layout;
-    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
-        ERROR_OVERLAP, field, "must not overlap the snapshot", 0, 1);
-    return TEGROUP_OK;
-}
-
 /* Where all that a descriptor points to is. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
@@ -2634,21 +2610,6 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     fit = tegroup_impl_fit_of_rows(snapshot, rows);
     return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
-}
-
-/* The workspace of an operation on matrices: large enough, and apart from each of them. */
-static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
-                                                                 size_t workspace_bytes,
-                                                                 const tegroup_matrix *const *others, int32_t count,
-                                                                 tegroup_error *error) {
-    int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
-                                                  workspace_bytes, error));
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
-                                                 tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
-    return TEGROUP_OK;
 }
 
 /* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */
@@ -2706,6 +2667,21 @@ static inline tegroup_impl_buffer tegroup_impl_snapshot_buffer(const tegroup_ten
     tegroup_impl_snapshot_layout(t->shape.groups, tegroup_impl_irregular(&t->shape), &layout);
     return tegroup_impl_buffer_of(t->shape.snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap a snapshot",
                                   0);
+}
+
+/* A matrix; an absent one has no bytes. */
+static inline tegroup_impl_buffer tegroup_impl_matrix_buffer(const tegroup_matrix *m, const char *field,
+                                                             const char *apart, int writes) {
+    return tegroup_impl_buffer_of(m->data, tegroup_impl_matrix_bytes(m), field, apart, writes);
+}
+
+/* A snapshot that came without its shape: in host memory its header, which must have been checked, tells how long it is. */
+static inline tegroup_impl_buffer tegroup_impl_shapeless_snapshot_buffer(const void *snapshot, tegroup_space space) {
+    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
+    tegroup_layout layout;
+    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return tegroup_impl_buffer_of(NULL, 0, NULL, NULL, 0);
+    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
+    return tegroup_impl_buffer_of(snapshot, (int64_t)layout.total_bytes, NULL, "must not overlap the snapshot", 0);
 }
 
 static inline tegroup_impl_buffer tegroup_impl_workspace_buffer(const tegroup_options *options, size_t bytes) {
@@ -2768,6 +2744,22 @@ static inline tegroup_status tegroup_impl_check_apart(const tegroup_impl_buffer 
                               twins ? twin_apart : other->apart, 0, 1);
         }
     }
+    return TEGROUP_OK;
+}
+
+/* The workspace of an operation on matrices: large enough, and apart from each of them. */
+static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, const void *workspace,
+                                                                 size_t workspace_bytes,
+                                                                 const tegroup_impl_buffer *others, int32_t count,
+                                                                 tegroup_error *error) {
+    const tegroup_impl_buffer written =
+        tegroup_impl_buffer_of(workspace, (int64_t)layout->total_bytes, "workspace", NULL, 1);
+    int32_t i;
+    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
+                                                  workspace_bytes, error));
+    for (i = 0; i < count; i++)
+        TEGROUP_IMPL_RULE(!tegroup_impl_data_overlap(&written, &others[i], TEGROUP_CHECK_HOST), ERROR_OVERLAP,
+                          written.field, "must not overlap an operand", 0, 1);
     return TEGROUP_OK;
 }
 
@@ -3195,14 +3187,17 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     return TEGROUP_OK;
 }
 
-/* Bytes of a size array, for overlap checks. */
-static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
-    return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
+/* An array of sizes, or of starts, which is read. */
+static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
+                                                            int32_t groups, const char *apart) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
+    tegroup_impl_buffer buffers[5];
     int ragged_cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
@@ -3235,20 +3230,16 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "snapshot", "snapshot_bytes", desc->snapshot,
                                                   desc->snapshot_bytes, error));
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
-    TEGROUP_IMPL_RULE(!ragged_cols
-                          || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
-                                                    tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets,
-                                             8 * (int64_t)shape->groups),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
-    return TEGROUP_OK;
+    buffers[0] = tegroup_impl_buffer_of(desc->snapshot, (int64_t)layout->total_bytes, "snapshot", NULL, 1);
+    buffers[1] = tegroup_impl_sizes_buffer(shape->row_sizes.data, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.data");
+    buffers[2] = tegroup_impl_sizes_buffer(shape->row_sizes.starts, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.starts");
+    buffers[3] = tegroup_impl_sizes_buffer(ragged_cols ? shape->col_sizes.data : NULL, &shape->col_sizes, shape->groups,
+                                           "must not overlap shape.col_sizes.data");
+    buffers[4] =
+        tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 /* ==== [32] The problem of a GEMM (src/core/problem.h) ==== */
@@ -6448,40 +6439,48 @@ static inline const tegroup_impl_activation_names *tegroup_impl_activation_own_n
     return &names;
 }
 
-/* A result that may be an operand: each of its elements comes from the one in the same place. in_place 0: it may not. */
-static inline tegroup_status tegroup_impl_check_apart_or_it(const tegroup_matrix *out, const char *field,
-                                                            const tegroup_matrix *other,
-                                                            const tegroup_impl_matrix_name *name, int in_place,
-                                                            tegroup_error *error) {
-    if (in_place && out->data == other->data && out->dtype == other->dtype
-        && tegroup_impl_matrix_ld(out) == tegroup_impl_matrix_ld(other))
-        return TEGROUP_OK;
-    return tegroup_impl_check_matrix_apart(out, field, other, in_place ? name->apart_or_it : name->apart, error);
+static inline tegroup_impl_buffer tegroup_impl_named_buffer(const tegroup_matrix *m,
+                                                            const tegroup_impl_matrix_name *name, int writes) {
+    return tegroup_impl_matrix_buffer(m, name->paths[0], name->apart, writes);
+}
+
+/* An operand that the result at `place` of the buffers may be: each of its elements comes from the one in the same place. */
+static inline tegroup_impl_buffer tegroup_impl_twin_buffer(const tegroup_matrix *m,
+                                                           const tegroup_impl_matrix_name *name,
+                                                           const tegroup_matrix *result, int32_t place) {
+    tegroup_impl_buffer buffer = tegroup_impl_named_buffer(m, name, 0);
+    buffer.twin = place;
+    if (result->data != m->data || result->dtype != m->dtype
+        || tegroup_impl_matrix_ld(result) != tegroup_impl_matrix_ld(m))
+        buffer.twin_apart = name->apart_or_it;
+    return buffer;
 }
 
 /* Everything that tegroup_activation_forward checks before it starts. */
 static inline tegroup_status tegroup_impl_activation_check(const tegroup_activation_desc *desc,
                                                            const tegroup_impl_activation_names *names,
                                                            tegroup_error *error) {
-    const char *const *output = names->output.paths;
+    tegroup_impl_buffer buffers[4];
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_activation_kind(desc->activation, desc->interleaved, desc->alpha, desc->limit, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, output, -1, -1, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->output, names->output.paths, -1, -1, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->input, names->input.paths, desc->output.rows,
                                                tegroup_impl_activation_cols(desc->activation, desc->output.cols),
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, desc->output.rows, 1,
                                                  TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->output, output[0], &desc->input, &names->input,
-                                                    !tegroup_impl_gated(desc->activation), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->output, output[0], &desc->row_scale, names->row_scale.apart, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(
             tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, desc->output.rows, desc->space, error));
-    return tegroup_impl_check_apart_snapshot(&desc->output, output[0], desc->snapshot, desc->space, error);
+    buffers[0] = tegroup_impl_named_buffer(&desc->output, &names->output, 1);
+    buffers[1] = tegroup_impl_gated(desc->activation)
+                     ? tegroup_impl_named_buffer(&desc->input, &names->input, 0)
+                     : tegroup_impl_twin_buffer(&desc->input, &names->input, &desc->output, 0);
+    buffers[2] = tegroup_impl_named_buffer(&desc->row_scale, &names->row_scale, 0);
+    buffers[3] = tegroup_impl_shapeless_snapshot_buffer(desc->snapshot, desc->space);
+    return tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 /* threads: on the host, as in tegroup_gemm_desc. */
@@ -6530,7 +6529,7 @@ static inline void tegroup_impl_activation_backward_of(const tegroup_activation_
 static inline tegroup_status tegroup_impl_activation_backward_check(const tegroup_activation_backward_desc *desc,
                                                                     const tegroup_impl_activation_names *names,
                                                                     tegroup_error *error) {
-    const char *const *grad_input = names->grad_input.paths, *const *grad_row_scale = names->grad_row_scale.paths;
+    tegroup_impl_buffer buffers[6];
     int64_t rows, cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
@@ -6541,33 +6540,25 @@ static inline tegroup_status tegroup_impl_activation_backward_check(const tegrou
     cols = tegroup_impl_activation_cols(desc->activation, desc->grad_output.cols);
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->input, names->input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->grad_input, grad_input, rows, cols, TEGROUP_IMPL_FLOATS, error));
+    TEGROUP_IMPL_TRY(
+        tegroup_impl_check_matrix(&desc->grad_input, names->grad_input.paths, rows, cols, TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->row_scale, names->row_scale.paths, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_optional(&desc->grad_row_scale, grad_row_scale, rows, 1, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_input, grad_input[0], &desc->row_scale,
-                                                     names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->grad_output,
-                                                    &names->grad_output, !tegroup_impl_gated(desc->activation), error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_or_it(&desc->grad_input, grad_input[0], &desc->input, &names->input, 1, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->input,
-                                                     names->input.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->row_scale,
-                                                     names->row_scale.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_output,
-                                                     names->grad_output.apart, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_row_scale, grad_row_scale[0], &desc->grad_input,
-                                                     names->grad_input.apart, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->grad_row_scale, names->grad_row_scale.paths, rows, 1,
+                                                 TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_ACTIVATION_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
     if (desc->snapshot)
         TEGROUP_IMPL_TRY(tegroup_impl_check_snapshot(desc->snapshot, names->snapshot, rows, desc->space, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_apart_snapshot(&desc->grad_input, grad_input[0], desc->snapshot, desc->space, error));
-    return tegroup_impl_check_apart_snapshot(&desc->grad_row_scale, grad_row_scale[0], desc->snapshot, desc->space,
-                                             error);
+    buffers[0] = tegroup_impl_named_buffer(&desc->grad_row_scale, &names->grad_row_scale, 1);
+    buffers[1] = tegroup_impl_named_buffer(&desc->grad_input, &names->grad_input, 1);
+    buffers[2] = tegroup_impl_named_buffer(&desc->row_scale, &names->row_scale, 0);
+    buffers[3] = tegroup_impl_gated(desc->activation)
+                     ? tegroup_impl_named_buffer(&desc->grad_output, &names->grad_output, 0)
+                     : tegroup_impl_twin_buffer(&desc->grad_output, &names->grad_output, &desc->grad_input, 1);
+    buffers[4] = tegroup_impl_twin_buffer(&desc->input, &names->input, &desc->grad_input, 1);
+    buffers[5] = tegroup_impl_shapeless_snapshot_buffer(desc->snapshot, desc->space);
+    return tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error);
 }
 
 static inline tegroup_status tegroup_impl_activation_backward_run(const tegroup_activation_backward_desc *desc,
@@ -9496,26 +9487,19 @@ TEGROUP_API tegroup_status tegroup_router_layout(const tegroup_router_desc *desc
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
-                                          tegroup_error *error) {
-    tegroup_router_desc taken;
+static inline tegroup_status tegroup_impl_router_check(const tegroup_router_desc *desc, tegroup_error *error) {
     static const char *const logits[5] = TEGROUP_IMPL_MATRIX_PATHS("logits"),
                              *const probabilities[5] = TEGROUP_IMPL_MATRIX_PATHS("probabilities"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts");
-    const tegroup_matrix *operands[6];
-    tegroup_matrix loss_memory;
+    const int64_t tokens = desc->logits.rows;
+    tegroup_impl_buffer buffers[6];
     tegroup_layout layout;
-    int64_t tokens, t, *count;
-    int32_t e, j;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_router_sizes(desc->experts, desc->k, desc->normalize, desc->balance_coefficient, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->logits, logits, -1, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    tokens = desc->logits.rows;
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->probabilities, probabilities, tokens, desc->experts,
                                                TEGROUP_IMPL_REALS, error));
     TEGROUP_IMPL_TRY(
@@ -9526,54 +9510,48 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
         tegroup_impl_check_matrix(&desc->counts, counts, 1, desc->experts, 1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_RULE(tegroup_impl_aligned(desc->balance_loss, sizeof(double)), ERROR_ALIGNMENT, "balance_loss",
                       "must be aligned to its element", 8, (uintptr_t)desc->balance_loss % sizeof(double));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->probabilities, probabilities[0], &desc->logits,
-                                                     "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->weights, weights[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->indices, indices[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->weights, "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->counts, counts[0], &desc->indices, "must not overlap indices", error));
-    loss_memory.data = desc->balance_loss;
-    loss_memory.rows = loss_memory.cols = 1;
-    loss_memory.ld = 0;
-    loss_memory.dtype = TEGROUP_DTYPE_F64;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->logits, "must not overlap logits", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&loss_memory, "balance_loss", &desc->counts, "must not overlap counts", error));
-    operands[0] = &desc->logits;
-    operands[1] = &desc->probabilities;
-    operands[2] = &desc->weights;
-    operands[3] = &desc->indices;
-    operands[4] = &desc->counts;
-    operands[5] = &loss_memory;
+    buffers[0] = tegroup_impl_buffer_of(desc->balance_loss, (int64_t)sizeof(double), "balance_loss", NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->counts, counts[0], "must not overlap counts", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, indices[0], "must not overlap indices", 1);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, weights[0], "must not overlap weights", 1);
+    buffers[4] =
+        tegroup_impl_matrix_buffer(&desc->probabilities, probabilities[0], "must not overlap probabilities", 1);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->logits, NULL, "must not overlap logits", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_router_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 6, error));
+    return tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 6, error);
+}
+
+/* experts * sum of share * mean probability, summed by expert, then by token. */
+static inline double tegroup_impl_router_balance(const tegroup_router_desc *desc, const int64_t *count) {
+    const int64_t tokens = desc->logits.rows;
+    double loss = 0;
+    int64_t t;
+    int32_t e;
+    for (e = 0; e < desc->experts && tokens > 0; e++) {
+        double mean = 0;
+        for (t = 0; t < tokens; t++)
+            mean +=
+                tegroup_impl_load_f64(desc->probabilities.dtype, tegroup_impl_matrix_row(&desc->probabilities, t), e);
+        loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
+    }
+    return desc->balance_coefficient * desc->experts * loss;
+}
+
+TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
+                                          tegroup_error *error) {
+    tegroup_router_desc taken;
+    int64_t tokens, t, *count;
+    int32_t e, j;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_router_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_router(desc, stream, error);
 #endif
 
+    tokens = desc->logits.rows;
     TEGROUP_IMPL_OMP(omp parallel for schedule(static))
     for (t = 0; t < tokens; t++) {
         if (desc->probabilities.dtype == TEGROUP_DTYPE_F64) tegroup_impl_router_row_f64(desc, t);
@@ -9584,17 +9562,7 @@ TEGROUP_API tegroup_status tegroup_router(const tegroup_router_desc *desc, struc
     for (t = 0; t < tokens; t++)
         for (j = 0; j < desc->k; j++)
             count[((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j]]++;
-    if (desc->balance_loss) { /* experts * sum of share * mean probability, summed by expert, then by token */
-        double loss = 0;
-        for (e = 0; e < desc->experts && tokens > 0; e++) {
-            double mean = 0;
-            for (t = 0; t < tokens; t++)
-                mean += tegroup_impl_load_f64(desc->probabilities.dtype,
-                                              tegroup_impl_matrix_row(&desc->probabilities, t), e);
-            loss += (double)count[e] / ((double)tokens * desc->k) * (mean / (double)tokens);
-        }
-        *desc->balance_loss = desc->balance_coefficient * desc->experts * loss;
-    }
+    if (desc->balance_loss) *desc->balance_loss = tegroup_impl_router_balance(desc, count);
     return TEGROUP_OK;
 }
 
@@ -9606,7 +9574,9 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                              *const counts[5] = TEGROUP_IMPL_MATRIX_PATHS("counts"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights"),
                              *const grad_logits[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_logits");
+    tegroup_impl_buffer buffers[5];
     int64_t tokens, t;
+    int32_t count = 0;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
@@ -9624,15 +9594,13 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
                                                1u << desc->probabilities.dtype, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_matrix(&desc->grad_logits, grad_logits, tokens, desc->experts, TEGROUP_IMPL_FLOATS, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->probabilities,
-                                                     "must not overlap probabilities", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->indices,
-                                                     "must not overlap indices", error));
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_logits, grad_logits[0], NULL, 1);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->probabilities, NULL, "must not overlap probabilities", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
     if (desc->balance_coefficient != 0)
-        TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->counts,
-                                                         "must not overlap counts", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_logits, grad_logits[0], &desc->grad_weights,
-                                                     "must not overlap grad_weights", error));
+        buffers[count++] = tegroup_impl_matrix_buffer(&desc->counts, NULL, "must not overlap counts", 0);
+    buffers[count++] = tegroup_impl_matrix_buffer(&desc->grad_weights, NULL, "must not overlap grad_weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, count, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS
@@ -9802,57 +9770,59 @@ TEGROUP_API tegroup_status tegroup_permutation_layout(const tegroup_permutation_
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
-                                                    tegroup_error *error) {
-    tegroup_permutation_desc taken;
+static inline tegroup_status tegroup_impl_permutation_check(const tegroup_permutation_desc *desc,
+                                                            tegroup_error *error) {
     static const char *const indices[5] = TEGROUP_IMPL_MATRIX_PATHS("indices"),
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row");
-    const tegroup_matrix *operands[4];
-    tegroup_matrix snapshot; /* its bytes */
-    tegroup_snapshot_view view;
+    tegroup_impl_buffer buffers[4];
     tegroup_layout layout;
-    int64_t tokens, k, t, j, row, *slots;
-    int32_t g;
-    (void)stream;
-    TEGROUP_IMPL_TAKE(desc, taken);
     TEGROUP_IMPL_TRY(tegroup_impl_check_permutation_sizes(desc, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->indices, indices, -1, -1, 1u << TEGROUP_DTYPE_I32, error));
-    tokens = desc->indices.rows;
-    k = desc->indices.cols;
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, tokens, k, 1u << TEGROUP_DTYPE_I64, error));
+    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->row_of_slot, row_of_slot, desc->indices.rows, desc->indices.cols,
+                                               1u << TEGROUP_DTYPE_I64, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_matrix(&desc->slot_of_row, slot_of_row, 1, desc->shape.rows,
                                                1u << TEGROUP_DTYPE_I64, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->indices,
-                                                     "must not overlap indices", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
+    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->slot_of_row, slot_of_row[0], "must not overlap slot_of_row", 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->row_of_slot, row_of_slot[0], "must not overlap row_of_slot", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->indices, NULL, "must not overlap indices", 0);
+    buffers[3] = tegroup_impl_buffer_of(desc->shape.snapshot, (int64_t)layout.total_bytes, NULL,
+                                        "must not overlap the snapshot", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_RULE(desc->shape.snapshot != NULL, ERROR_NULL_ARGUMENT, "shape.snapshot",
                       "must not be NULL: prepare first", 1, 0);
-    operands[0] = &desc->indices;
-    operands[1] = &desc->row_of_slot;
-    operands[2] = &desc->slot_of_row;
-    operands[3] = &snapshot;
-    tegroup_impl_snapshot_layout(desc->shape.groups, tegroup_impl_irregular(&desc->shape), &layout);
-    memset(&snapshot, 0, sizeof snapshot);
-    snapshot.data = (void *)(uintptr_t)desc->shape.snapshot;
-    snapshot.rows = 1;
-    snapshot.cols = (int64_t)layout.total_bytes;
-    snapshot.dtype = TEGROUP_DTYPE_F8E8M0;
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_sizes_space(&desc->shape, desc->space, "shape.row_sizes.space", error));
     TEGROUP_IMPL_TRY(tegroup_permutation_layout(desc, &layout, error));
     TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, operands, 4, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->row_of_slot, row_of_slot[0], &snapshot,
-                                                     "must not overlap the snapshot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->slot_of_row, slot_of_row[0], &snapshot,
-                                                     "must not overlap the snapshot", error));
+        tegroup_impl_check_matrix_workspace(&layout, desc->workspace, desc->workspace_bytes, buffers, 4, error));
+    return tegroup_impl_check_snapshot(desc->shape.snapshot, "shape.snapshot", desc->shape.rows, desc->space, error);
+}
+
+/* Give slot `slot` the next free row of its expert's group. Until a group is full, its last entry of slot_of_row counts the
+ * rows taken, as -2 - taken: no scratch is needed. Returns the row, -1 where there is none. */
+static inline int64_t tegroup_impl_permutation_take(const tegroup_snapshot_view *view, int64_t *slots, int32_t expert,
+                                                    int64_t slot) {
+    int64_t *counter, taken;
+    if (!tegroup_impl_within(expert, view->header->groups) || view->rows[expert] <= 0) return -1;
+    counter = &slots[view->start[expert] + view->rows[expert] - 1];
+    if (*counter >= 0) return -1; /* full */
+    taken = -2 - *counter;
+    if (taken + 1 < view->rows[expert]) *counter = -2 - (taken + 1);
+    slots[view->start[expert] + taken] = slot;
+    return view->start[expert] + taken;
+}
+
+TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_desc *desc, struct CUstream_st *stream,
+                                                    tegroup_error *error) {
+    tegroup_permutation_desc taken;
+    tegroup_snapshot_view view;
+    int64_t k, t, j, row, *slots;
+    int32_t g;
+    (void)stream;
+    TEGROUP_IMPL_TAKE(desc, taken);
+    TEGROUP_IMPL_TRY(tegroup_impl_permutation_check(desc, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permutation_make(desc, stream, error);
 #endif
@@ -9860,26 +9830,16 @@ TEGROUP_API tegroup_status tegroup_permutation_make(const tegroup_permutation_de
     TEGROUP_IMPL_RULE(view.header->groups == desc->shape.groups, ERROR_CAPACITY, "shape.snapshot",
                       "must be of as many groups", desc->shape.groups, view.header->groups);
 
-    /* Until a group is full, its last entry of slot_of_row counts the rows taken, as -2 - taken: no scratch is needed. */
+    k = desc->indices.cols;
     slots = (int64_t *)desc->slot_of_row.data;
     for (row = 0; row < desc->shape.rows; row++) slots[row] = -1;
     for (g = 0; g < view.header->groups; g++)
         if (view.rows[g] > 0) slots[view.start[g] + view.rows[g] - 1] = -2;
-    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++)
-        for (j = 0; j < k; j++) {
-            int32_t e = ((const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t))[j];
-            int64_t *counter, rows, to = -1;
-            if (tegroup_impl_within(e, view.header->groups) && view.rows[e] > 0) {
-                counter = &slots[view.start[e] + view.rows[e] - 1];
-                if (*counter < 0) {       /* not full */
-                    rows = -2 - *counter; /* taken before */
-                    to = view.start[e] + rows;
-                    if (rows + 1 < view.rows[e]) *counter = -2 - (rows + 1);
-                    slots[to] = t * k + j;
-                }
-            }
-            tegroup_impl_i64(&desc->row_of_slot, t)[j] = to;
-        }
+    for (t = 0; t < tegroup_impl_matrix_rows(&desc->indices); t++) {
+        const int32_t *experts = (const int32_t *)(const void *)tegroup_impl_matrix_row(&desc->indices, t);
+        int64_t *rows = tegroup_impl_i64(&desc->row_of_slot, t);
+        for (j = 0; j < k; j++) rows[j] = tegroup_impl_permutation_take(&view, slots, experts[j], t * k + j);
+    }
     for (g = 0; g < view.header->groups; g++) /* a group that did not fill up: its counter becomes an empty row */
         if (view.rows[g] > 0 && slots[view.start[g] + view.rows[g] - 1] < 0)
             slots[view.start[g] + view.rows[g] - 1] = -1;
@@ -9893,6 +9853,7 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                              *const slot_of_row[5] = TEGROUP_IMPL_MATRIX_PATHS("slot_of_row"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("permuted");
+    tegroup_impl_buffer buffers[4];
     const int64_t *slots;
     int64_t row;
     (void)stream;
@@ -9906,12 +9867,11 @@ TEGROUP_API tegroup_status tegroup_permute(const tegroup_permute_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_optional(&desc->weights, weights, desc->tokens.rows, desc->k, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->tokens, "must not overlap tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->slot_of_row,
-                                                     "must not overlap slot_of_row", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->permuted, permuted[0], &desc->weights,
-                                                     "must not overlap weights", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->permuted, permuted[0], NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->tokens, NULL, "must not overlap tokens", 0);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->slot_of_row, NULL, "must not overlap slot_of_row", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_permute(desc, stream, error);
@@ -9936,6 +9896,7 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                              *const row_of_slot[5] = TEGROUP_IMPL_MATRIX_PATHS("row_of_slot"),
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const tokens[5] = TEGROUP_IMPL_MATRIX_PATHS("tokens");
+    tegroup_impl_buffer buffers[4];
     int64_t t;
     (void)stream;
     TEGROUP_IMPL_TAKE(desc, taken);
@@ -9947,12 +9908,11 @@ TEGROUP_API tegroup_status tegroup_combine(const tegroup_combine_desc *desc, str
                                                TEGROUP_IMPL_FLOATS, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->weights, weights, desc->row_of_slot.rows,
                                                  desc->row_of_slot.cols, TEGROUP_IMPL_REALS, error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->permuted, "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(
-        tegroup_impl_check_matrix_apart(&desc->tokens, tokens[0], &desc->weights, "must not overlap weights", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->tokens, tokens[0], NULL, 1);
+    buffers[1] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 4, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS
     if (desc->space == TEGROUP_SPACE_DEVICE) return tegroup_impl_cuda_combine(desc, stream, error);
@@ -9974,6 +9934,7 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                              *const weights[5] = TEGROUP_IMPL_MATRIX_PATHS("weights"),
                              *const grad_permuted[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_permuted"),
                              *const grad_weights[5] = TEGROUP_IMPL_MATRIX_PATHS("grad_weights");
+    tegroup_impl_buffer buffers[6];
     int64_t k, t, j;
     int wants_weights;
     (void)stream;
@@ -9998,24 +9959,14 @@ TEGROUP_API tegroup_status tegroup_combine_backward(const tegroup_combine_backwa
                           "must be UNSET without grad_weights", TEGROUP_DTYPE_UNSET, desc->permuted.dtype);
         TEGROUP_IMPL_TRY(tegroup_impl_check_optional(&desc->permuted, permuted, -1, -1, TEGROUP_IMPL_FLOATS, error));
     }
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->grad_tokens,
-                                                     "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->permuted,
-                                                     "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_permuted, grad_permuted[0], &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_tokens,
-                                                     "must not overlap grad_tokens", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->permuted,
-                                                     "must not overlap permuted", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->row_of_slot,
-                                                     "must not overlap row_of_slot", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->weights,
-                                                     "must not overlap weights", error));
-    TEGROUP_IMPL_TRY(tegroup_impl_check_matrix_apart(&desc->grad_weights, grad_weights[0], &desc->grad_permuted,
-                                                     "must not overlap grad_permuted", error));
+    buffers[0] = tegroup_impl_matrix_buffer(&desc->grad_weights, grad_weights[0], NULL, 1);
+    buffers[1] =
+        tegroup_impl_matrix_buffer(&desc->grad_permuted, grad_permuted[0], "must not overlap grad_permuted", 1);
+    buffers[2] = tegroup_impl_matrix_buffer(&desc->grad_tokens, NULL, "must not overlap grad_tokens", 0);
+    buffers[3] = tegroup_impl_matrix_buffer(&desc->permuted, NULL, "must not overlap permuted", 0);
+    buffers[4] = tegroup_impl_matrix_buffer(&desc->row_of_slot, NULL, "must not overlap row_of_slot", 0);
+    buffers[5] = tegroup_impl_matrix_buffer(&desc->weights, NULL, "must not overlap weights", 0);
+    TEGROUP_IMPL_TRY(tegroup_impl_check_apart(buffers, 6, TEGROUP_CHECK_HOST, NULL, error));
     TEGROUP_IMPL_TRY(
         tegroup_impl_check_built(TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS, desc->space, error));
 #if TEGROUP_IMPL_MOE_KERNELS && TEGROUP_IMPL_BACKWARD_KERNELS

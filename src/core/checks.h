@@ -7,7 +7,6 @@
 #include "formats/scaling_types.h"
 #include "core/tensor_types.h"
 #include "core/snapshot_types.h"
-#include "core/layout_types.h"
 #include "core/gemm_types.h"
 #include "base/arithmetic.h"
 #include "base/rules.h"
@@ -478,30 +477,6 @@ static inline tegroup_status tegroup_impl_check_optional(const tegroup_matrix *m
     return TEGROUP_OK;
 }
 
-/* An output must not share memory with another operand; `rule` names that one. */
-static inline tegroup_status tegroup_impl_check_matrix_apart(const tegroup_matrix *out, const char *field,
-                                                             const tegroup_matrix *other, const char *rule,
-                                                             tegroup_error *error) {
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), other->data,
-                                             tegroup_impl_matrix_bytes(other)),
-                      ERROR_OVERLAP, field, rule, 0, 1);
-    return TEGROUP_OK;
-}
-
-/* ... nor with a snapshot that came without its shape: in host memory its header tells how long it is. */
-static inline tegroup_status tegroup_impl_check_apart_snapshot(const tegroup_matrix *out, const char *field,
-                                                               const void *snapshot, tegroup_space space,
-                                                               tegroup_error *error) {
-    const tegroup_snapshot_header *header = (const tegroup_snapshot_header *)snapshot;
-    tegroup_layout layout;
-    if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
-    tegroup_impl_snapshot_layout(header->groups, header->irregular, &layout);
-    TEGROUP_IMPL_RULE(
-        !tegroup_impl_overlaps(out->data, tegroup_impl_matrix_bytes(out), snapshot, (int64_t)layout.total_bytes),
-        ERROR_OVERLAP, field, "must not overlap the snapshot", 0, 1);
-    return TEGROUP_OK;
-}
-
 /* Where all that a descriptor points to is. */
 static inline tegroup_status tegroup_impl_check_space(tegroup_space space, tegroup_error *error) {
     TEGROUP_IMPL_RULE(space != TEGROUP_SPACE_UNSET, ERROR_UNSET, "space", "must be set", TEGROUP_SPACE_HOST, 0);
@@ -518,21 +493,6 @@ static inline tegroup_status tegroup_impl_check_snapshot(const void *snapshot, c
     if (!snapshot || space == TEGROUP_SPACE_DEVICE) return TEGROUP_OK;
     fit = tegroup_impl_fit_of_rows(snapshot, rows);
     return tegroup_impl_check_fit(&fit, field, "must be prepared for at most the matrix's rows", error);
-}
-
-/* The workspace of an operation on matrices: large enough, and apart from each of them. */
-static inline tegroup_status tegroup_impl_check_matrix_workspace(const tegroup_layout *layout, void *workspace,
-                                                                 size_t workspace_bytes,
-                                                                 const tegroup_matrix *const *others, int32_t count,
-                                                                 tegroup_error *error) {
-    int32_t i;
-    TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "workspace", "workspace_bytes", workspace,
-                                                  workspace_bytes, error));
-    for (i = 0; i < count; i++)
-        TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(workspace, (int64_t)layout->total_bytes, others[i]->data,
-                                                 tegroup_impl_matrix_bytes(others[i])),
-                          ERROR_OVERLAP, "workspace", "must not overlap an operand", 0, 1);
-    return TEGROUP_OK;
 }
 
 /* Without nvcc, or by a switch, only host memory is served. kernels: whether this build has the operation's. */

@@ -14,6 +14,7 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/apart.h"
 
 /* How sizes become a snapshot, group by group. Each function below is one step of one group, so that a loop and a kernel
  * run the same code; the steps in between are scans (sum or maximum) and a sorting network, which give the same integers
@@ -437,14 +438,17 @@ static inline tegroup_status tegroup_impl_check_sizes(const tegroup_sizes *sizes
     return TEGROUP_OK;
 }
 
-/* Bytes of a size array, for overlap checks. */
-static inline int64_t tegroup_impl_sizes_bytes(const tegroup_sizes *sizes, int32_t groups) {
-    return ((int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS)) * (tegroup_impl_bits(sizes->dtype) / 8);
+/* An array of sizes, or of starts, which is read. */
+static inline tegroup_impl_buffer tegroup_impl_sizes_buffer(const void *data, const tegroup_sizes *sizes,
+                                                            int32_t groups, const char *apart) {
+    const int64_t entries = (int64_t)groups + (sizes->encoding == TEGROUP_ENCODING_OFFSETS);
+    return tegroup_impl_buffer_of(data, entries * (tegroup_impl_bits(sizes->dtype) / 8), NULL, apart, 0);
 }
 
 static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_desc *desc, tegroup_layout *layout,
                                                         tegroup_error *error) {
     const tegroup_shape *shape;
+    tegroup_impl_buffer buffers[5];
     int ragged_cols;
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_RULE(desc->clamp == 0 || desc->clamp == 1, ERROR_VALUE, "clamp", "must be 0 or 1", 1, desc->clamp);
@@ -477,18 +481,14 @@ static inline tegroup_status tegroup_impl_check_prepare(const tegroup_prepare_de
     tegroup_impl_snapshot_layout(shape->groups, tegroup_impl_irregular(shape), layout);
     TEGROUP_IMPL_TRY(tegroup_impl_check_workspace(layout->total_bytes, "snapshot", "snapshot_bytes", desc->snapshot,
                                                   desc->snapshot_bytes, error));
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.data,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->row_sizes.starts,
-                                             tegroup_impl_sizes_bytes(&shape->row_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.row_sizes.starts", 0, 1);
-    TEGROUP_IMPL_RULE(!ragged_cols
-                          || !tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->col_sizes.data,
-                                                    tegroup_impl_sizes_bytes(&shape->col_sizes, shape->groups)),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.col_sizes.data", 0, 1);
-    TEGROUP_IMPL_RULE(!tegroup_impl_overlaps(desc->snapshot, (int64_t)layout->total_bytes, shape->offsets,
-                                             8 * (int64_t)shape->groups),
-                      ERROR_OVERLAP, "snapshot", "must not overlap shape.offsets", 0, 1);
-    return TEGROUP_OK;
+    buffers[0] = tegroup_impl_buffer_of(desc->snapshot, (int64_t)layout->total_bytes, "snapshot", NULL, 1);
+    buffers[1] = tegroup_impl_sizes_buffer(shape->row_sizes.data, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.data");
+    buffers[2] = tegroup_impl_sizes_buffer(shape->row_sizes.starts, &shape->row_sizes, shape->groups,
+                                           "must not overlap shape.row_sizes.starts");
+    buffers[3] = tegroup_impl_sizes_buffer(ragged_cols ? shape->col_sizes.data : NULL, &shape->col_sizes, shape->groups,
+                                           "must not overlap shape.col_sizes.data");
+    buffers[4] =
+        tegroup_impl_buffer_of(shape->offsets, 8 * (int64_t)shape->groups, NULL, "must not overlap shape.offsets", 0);
+    return tegroup_impl_check_apart(buffers, 5, TEGROUP_CHECK_HOST, NULL, error);
 }
