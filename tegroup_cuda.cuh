@@ -15,29 +15,31 @@
  *   [5]  cuda/activation_epilogue.h Activations in epilogues
  *   [6]  layer/activation_cuda.h  Activation kernels
  *   [7]  moe/router_batch_cuda.h  Router: a warp's batch of tokens
- *   [8]  moe/router_cuda.h        Router kernels
- *   [9]  moe/permutation_cuda.h   Permute and combine kernels
- *   [10] gemm/validate_cuda.h     Validate kernels
- *   [11] cuda/call.h              GPU calls
- *   [12] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
- *   [13] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
- *   [14] cuda/cublaslt_grouped.h  cublaslt_grouped
- *   [15] cuda/cublaslt_loop.h     cublaslt_loop
- *   [16] cuda/portable_tiles.h    Portable GEMM: tiles
- *   [17] cuda/portable.h          Portable GEMM: the kernels
- *   [18] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
- *   [19] cuda/portable_plan.h     Portable GEMM: plan and launch
- *   [20] cuda/hopper.h            Hopper's instructions
- *   [21] cuda/sm90_tiles.h        Hopper GEMM: tiles
- *   [22] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
- *   [23] cuda/sm90_block.h        Hopper GEMM: a block
- *   [24] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
- *   [25] cuda/sm90_store.h        Hopper GEMM: results from shared memory
- *   [26] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
- *   [27] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
- *   [28] cuda/sm90_plan.h         Hopper GEMM: plan and launch
- *   [29] cuda/dispatch.h          GPU backends: plan, check and run
- *   [30] gemm/tune_cuda.h         GPU backends: choosing an algorithm
+ *   [8]  moe/router_choice_cuda.h Router kernels: the choice
+ *   [9]  moe/router_gradient_cuda.h Router kernels: the gradient
+ *   [10] moe/router_cuda.h        Router launches
+ *   [11] moe/permutation_cuda.h   Permute and combine kernels
+ *   [12] gemm/validate_cuda.h     Validate kernels
+ *   [13] cuda/call.h              GPU calls
+ *   [14] cuda/cublaslt.h          cuBLASLt: functions, descriptors, algorithms
+ *   [15] cuda/cublaslt_setup_kernels.h Set-up kernel of a grouped cuBLASLt matmul
+ *   [16] cuda/cublaslt_grouped.h  cublaslt_grouped
+ *   [17] cuda/cublaslt_loop.h     cublaslt_loop
+ *   [18] cuda/portable_tiles.h    Portable GEMM: tiles
+ *   [19] cuda/portable.h          Portable GEMM: the kernels
+ *   [20] cuda/portable_f32.h      Portable GEMM: the FP32 kernel
+ *   [21] cuda/portable_plan.h     Portable GEMM: plan and launch
+ *   [22] cuda/hopper.h            Hopper's instructions
+ *   [23] cuda/sm90_tiles.h        Hopper GEMM: tiles
+ *   [24] cuda/sm90_epilogue.h     Hopper GEMM: what becomes of sums
+ *   [25] cuda/sm90_block.h        Hopper GEMM: a block
+ *   [26] cuda/sm90_load.h         Hopper GEMM: operands to shared memory
+ *   [27] cuda/sm90_store.h        Hopper GEMM: results from shared memory
+ *   [28] cuda/sm90_multiply.h     Hopper GEMM: sums, their way to shared memory, and the kernel
+ *   [29] cuda/sm90_choice.h       Hopper GEMM: kernels, and which one a plan takes
+ *   [30] cuda/sm90_plan.h         Hopper GEMM: plan and launch
+ *   [31] cuda/dispatch.h          GPU backends: plan, check and run
+ *   [32] gemm/tune_cuda.h         GPU backends: choosing an algorithm
  */
 
 /* ==== [1] Guards and version (src/cuda/guards.h) ==== */
@@ -204,87 +206,98 @@ static __device__ void tegroup_impl_block_sort(const tegroup_impl_preparation &p
         }
 }
 
-static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
-    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
-                                int64_t words) {
-    __shared__ tegroup_snapshot_header result;
-    __shared__ int32_t owners, order[TEGROUP_IMPL_PREPARE_SHARED];
-    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
-    const tegroup_impl_preparation &p = given;
+/* Status bits of group g, into the header that a block shares. */
+static __device__ __forceinline__ void tegroup_impl_block_note(tegroup_snapshot_header &header, int32_t g,
+                                                               uint32_t bits) {
+    if (!bits) return;
+    atomicOr(&header.status, bits);
+    atomicMin((uint32_t *)&header.bad_group, (uint32_t)g); /* -1 is the largest */
+}
+
+static __device__ __forceinline__ void tegroup_impl_block_disjoin(const tegroup_impl_preparation &p,
+                                                                  tegroup_impl_sort_key key,
+                                                                  tegroup_snapshot_header &header) {
+    __shared__ int32_t owners;
     const int32_t thread = (int32_t)threadIdx.x;
-
-    auto note = [&](int32_t g, uint32_t bits) {
-        if (!bits) return;
-        atomicOr(&result.status, bits);
-        atomicMin((uint32_t *)&result.bad_group, (uint32_t)g); /* -1 is the largest */
-    };
-    auto disjoin = [&](tegroup_impl_sort_key key) {
-        __syncthreads();
-        if (thread == 0) owners = 0;
-        __syncthreads();
-        for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
-            if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
-        __syncthreads();
-        tegroup_impl_block_sort(p, key);
-        for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
-            const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
-            if (kept < p.out_rows[p.order[i]]) note(p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
-            p.out_rows[p.order[i]] = kept;
-        }
-        __syncthreads();
-    };
-
-    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
-    if (thread == 0) {
-        tegroup_impl_snapshot_open(&result, &p);
+    __syncthreads();
+    if (thread == 0) owners = 0;
+    __syncthreads();
+    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS)
+        if (tegroup_impl_prepare_owns(&p, key, g)) atomicAdd(&owners, 1);
+    __syncthreads();
+    tegroup_impl_block_sort(p, key);
+    for (int32_t i = thread; i < owners; i += TEGROUP_IMPL_PREPARE_THREADS) {
+        const int64_t kept = tegroup_impl_prepare_apart(&p, key, owners, i);
+        if (kept < p.out_rows[p.order[i]]) tegroup_impl_block_note(header, p.order[i], TEGROUP_SNAPSHOT_OVERLAP);
+        p.out_rows[p.order[i]] = kept;
     }
     __syncthreads();
+}
+
+/* Where each group's rows begin, and how many they are. */
+static __device__ __forceinline__ void tegroup_impl_block_place(const tegroup_impl_preparation &p,
+                                                                tegroup_snapshot_header &header) {
     if (p.groups > 0)
         tegroup_impl_block_scan(
             p.groups, tegroup_impl_prepare_first(&p), [&](int32_t g) { return tegroup_impl_prepare_term(&p, g); },
             [&](int64_t a, int64_t b) { return tegroup_impl_prepare_scan(&p, a, b); },
             [&](int32_t g, int64_t carry) {
                 tegroup_impl_place x = {0, 0, 0, 0};
-                note(g, tegroup_impl_prepare_place(&p, g, carry, &x));
+                tegroup_impl_block_note(header, g, tegroup_impl_prepare_place(&p, g, carry, &x));
                 tegroup_impl_prepare_write(&p, g, &x);
             });
-    if (p.rows.starts) disjoin(TEGROUP_IMPL_SORT_BY_START);
-    if (p.irregular) {
-        auto sized = [&](int32_t g, uint32_t *bits) {
-            tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
-            *bits = tegroup_impl_prepare_cols(&p, g, &x);
-            return x;
-        };
-        tegroup_impl_block_scan(
-            p.groups, 0,
-            [&](int32_t g) {
-                uint32_t bits;
-                const tegroup_impl_place x = sized(g, &bits);
-                return tegroup_impl_prepare_elements(&x);
-            },
-            [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
-            [&](int32_t g, int64_t carry) {
-                uint32_t bits;
-                tegroup_impl_place x = sized(g, &bits);
-                note(g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
-                tegroup_impl_prepare_write(&p, g, &x);
-            });
-        if (p.offsets) disjoin(TEGROUP_IMPL_SORT_BY_OFFSET);
-    }
+    if (p.rows.starts) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_START, header);
+}
+
+/* The columns and first element of each group of an irregular shape. */
+static __device__ __forceinline__ void tegroup_impl_block_place_elements(const tegroup_impl_preparation &p,
+                                                                         tegroup_snapshot_header &header) {
+    auto sized = [&](int32_t g, uint32_t *bits) {
+        tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
+        *bits = tegroup_impl_prepare_cols(&p, g, &x);
+        return x;
+    };
+    tegroup_impl_block_scan(
+        p.groups, 0,
+        [&](int32_t g) {
+            uint32_t bits;
+            const tegroup_impl_place x = sized(g, &bits);
+            return tegroup_impl_prepare_elements(&x);
+        },
+        [](int64_t a, int64_t b) { return tegroup_impl_add(a, b); },
+        [&](int32_t g, int64_t carry) {
+            uint32_t bits;
+            tegroup_impl_place x = sized(g, &bits);
+            tegroup_impl_block_note(header, g, bits | tegroup_impl_prepare_offset(&p, g, carry, &x));
+            tegroup_impl_prepare_write(&p, g, &x);
+        });
+    if (p.offsets) tegroup_impl_block_disjoin(p, TEGROUP_IMPL_SORT_BY_OFFSET, header);
+}
+
+/* The prefix sums, and the sums and extremes of the header. */
+static __device__ __forceinline__ void tegroup_impl_block_sum(const tegroup_impl_preparation &p,
+                                                              tegroup_snapshot_header &header) {
     tegroup_impl_block_scan(
         p.groups, 0, [&](int32_t g) { return tegroup_impl_prepare_granules(&p, g); },
         [](int64_t a, int64_t b) { return a + b; },
         [&](int32_t g, int64_t before) { p.prefix[g + 1] = before + tegroup_impl_prepare_granules(&p, g); });
-    for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
+    for (int32_t g = (int32_t)threadIdx.x; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) {
         const tegroup_impl_place x = tegroup_impl_prepare_read(&p, g);
         const int64_t r = tegroup_impl_max(0, x.rows), reach = tegroup_impl_prepare_reach(&p, &x);
-        atomicAdd((unsigned long long *)&result.rows_total, (unsigned long long)r);
-        atomicMax((unsigned long long *)&result.rows_max, (unsigned long long)r);
-        if (r > 0) atomicMax((unsigned long long *)&result.rows_end, (unsigned long long)(x.start + r));
+        atomicAdd((unsigned long long *)&header.rows_total, (unsigned long long)r);
+        atomicMax((unsigned long long *)&header.rows_max, (unsigned long long)r);
+        if (r > 0) atomicMax((unsigned long long *)&header.rows_end, (unsigned long long)(x.start + r));
         if (reach > 0)
-            atomicMax((unsigned long long *)&result.capacity_elements, (unsigned long long)(x.offset + reach));
+            atomicMax((unsigned long long *)&header.capacity_elements, (unsigned long long)(x.offset + reach));
     }
     __syncthreads();
+}
+
+/* The groups by size: few enough are sorted in shared memory. */
+static __device__ __forceinline__ void tegroup_impl_block_order(const tegroup_impl_preparation &p) {
+    __shared__ int32_t order[TEGROUP_IMPL_PREPARE_SHARED];
+    __shared__ int64_t rows[TEGROUP_IMPL_PREPARE_SHARED];
+    const int32_t thread = (int32_t)threadIdx.x;
     tegroup_impl_preparation sorted = p;
     if (p.groups <= TEGROUP_IMPL_PREPARE_SHARED) {
         for (int32_t g = thread; g < p.groups; g += TEGROUP_IMPL_PREPARE_THREADS) rows[g] = p.out_rows[g];
@@ -296,6 +309,23 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
     if (sorted.order != p.order)
         for (int32_t i = thread; i < tegroup_impl_sort_extent(p.groups); i += TEGROUP_IMPL_PREPARE_THREADS)
             p.order[i] = order[i];
+}
+
+static __global__ void __launch_bounds__(TEGROUP_IMPL_PREPARE_THREADS, 1)
+    tegroup_impl_prepare_kernel(const __grid_constant__ tegroup_impl_preparation given, tegroup_snapshot_header *header,
+                                int64_t words) {
+    __shared__ tegroup_snapshot_header result;
+    const tegroup_impl_preparation &p = given;
+    const int32_t thread = (int32_t)threadIdx.x;
+    for (int64_t w = thread; w < words; w += TEGROUP_IMPL_PREPARE_THREADS) ((uint32_t *)header)[w] = 0;
+    if (thread == 0) {
+        tegroup_impl_snapshot_open(&result, &p);
+    }
+    __syncthreads();
+    tegroup_impl_block_place(p, result);
+    if (p.irregular) tegroup_impl_block_place_elements(p, result);
+    tegroup_impl_block_sum(p, result);
+    tegroup_impl_block_order(p);
     if (thread == 0) *header = result;
 }
 
@@ -803,6 +833,28 @@ enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 4 };
 enum { TEGROUP_IMPL_ACTIVATION_BLOCKS = 5 };
 #endif
 
+/* y[i] = scale * f(gate[i], up[i]) of what a thread holds of a row. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ void tegroup_impl_activation_step(const tegroup_activation_desc &desc, bool half,
+                                                                    REAL alpha, REAL limit, REAL scale, const PAIRS &x,
+                                                                    REAL *y) {
+    const int count = PAIRS::count;
+    REAL both[2 * count];
+    x.unpack(both);
+    if (ACCESS::lanes == 1) {
+        y[0] = scale
+               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1], (REAL)0, &both[0],
+                                              &both[1]);
+        return;
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
+        scale * tegroup_impl_activation(kind, half, alpha, limit, both[PAIRS::gate(i)], both[PAIRS::up(i)]);
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+}
+
 /* A thread reads a step of the rows that it holds before it writes there, so output may be input where that is as wide. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL_ACTIVATION_BLOCKS)
@@ -838,20 +890,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, TEGROUP_IMPL
 #pragma unroll
                 for (int r = 0; r < pairs::together; r++) {
                     if (from + r >= rows) break;
-                    real both[2 * count], y[count];
-                    x[r].unpack(both);
-                    if (ACCESS::lanes == 1) {
-                        y[0] = scale[r]
-                               * tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
-                                                              (real)0, &both[0], &both[1]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) y[i] =                                                           \
-        scale[r] * tegroup_impl_activation(kind, half, alpha, limit, both[pairs::gate(i)], both[pairs::up(i)]);
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real y[count];
+                    tegroup_impl_activation_step<ACCESS, GATED>(desc, half, alpha, limit, scale[r], x[r], y);
                     ACCESS::store(desc.output, out[r], c, ACCESS::pack(y));
                 }
             }
@@ -881,6 +921,35 @@ static inline tegroup_status tegroup_impl_cuda_activation_forward(const tegroup_
 }
 
 #if !defined(TEGROUP_NO_BACKWARD)
+/* The gradients of gates and ups of what a thread holds of a row. Returns what it adds to the gradient of the row's scale, on top
+ * of `sum`: one by itself is added to it, several are added up first. */
+template <typename ACCESS, bool GATED, typename PAIRS, typename REAL>
+static __device__ __forceinline__ REAL tegroup_impl_activation_grad_step(const tegroup_activation_backward_desc &desc,
+                                                                         bool half, REAL alpha, REAL limit, REAL scale,
+                                                                         const PAIRS &x, const typename PAIRS::one &dy,
+                                                                         REAL sum, REAL *out) {
+    const int count = PAIRS::count;
+    REAL both[2 * count], grad[count], part = 0;
+    x.unpack(both);
+    PAIRS::unpack_one(dy, grad);
+    if (ACCESS::lanes == 1) {
+        const REAL value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0], both[1],
+                                                        scale * grad[0], &out[0], &out[1]);
+        return fma(grad[0], value, sum);
+    }
+#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
+    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
+        const int g = PAIRS::gate(i), u = PAIRS::up(i);                                                                \
+        const REAL value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
+                                                        &out[g], &out[u]);                                             \
+        part = fma(grad[i], value, part);                                                                              \
+    }
+    if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
+    else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
+#undef TEGROUP_IMPL_LOOP
+    return part;
+}
+
 /* A thread reads a step of every operand before it writes there, so grad_input may be one of them. Rows are found anew at each step:
  * their addresses, held as the kernel above holds them, would cost registers that are spilled. */
 template <typename ACCESS, bool INTERLEAVED, bool GATED>
@@ -920,25 +989,10 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS, 4)
                     if (from + r >= rows) break;
                     const int64_t row = first + from + r;
                     const real scale = tegroup_impl_weight<real>(desc.row_scale, row, 0);
-                    real both[2 * count], grad[count], out[2 * count], part = 0;
-                    x[r].unpack(both);
-                    pairs::unpack_one(dy[r], grad);
-                    if (ACCESS::lanes == 1) {
-                        const real value = tegroup_impl_activation_call(desc.activation, half, alpha, limit, both[0],
-                                                                        both[1], scale * grad[0], &out[0], &out[1]);
-                        sum[from + r] = fma(grad[0], value, sum[from + r]);
-                    } else {
-#define TEGROUP_IMPL_LOOP(kind)                                                                                        \
-    _Pragma("unroll") for (int i = 0; i < count; i++) {                                                                \
-        const int g = pairs::gate(i), u = pairs::up(i);                                                                \
-        const real value = tegroup_impl_activation_grad(kind, half, alpha, limit, both[g], both[u], scale * grad[i],   \
-                                                        &out[g], &out[u]);                                             \
-        part = fma(grad[i], value, part);                                                                              \
-    }
-                        if (GATED) TEGROUP_IMPL_BY_GATED(desc.activation, TEGROUP_IMPL_LOOP)
-                        else TEGROUP_IMPL_BY_PLAIN(desc.activation, TEGROUP_IMPL_LOOP)
-#undef TEGROUP_IMPL_LOOP
-                    }
+                    real out[2 * count];
+                    real part = tegroup_impl_activation_grad_step<ACCESS, GATED>(desc, half, alpha, limit, scale, x[r],
+                                                                                 dy[r], sum[from + r], out);
+                    if (ACCESS::lanes == 1) sum[from + r] = part;
                     pairs::store(desc.grad_input, ACCESS::row(desc.grad_input, row), c, steps, gated, out);
                     if (ACCESS::lanes == 1 || !wants_sum) continue;
                     if (gated) part = tegroup_impl_tree((float)part, TEGROUP_IMPL_ROW_SUM_COLS / count, there);
@@ -1401,7 +1455,7 @@ template <int UNIT> struct tegroup_impl_router_slots {
     }
 };
 
-/* ==== [8] Router kernels (src/moe/router_cuda.h) ==== */
+/* ==== [8] Router kernels: the choice (src/moe/router_choice_cuda.h) ==== */
 
 /* Could logits differ where probabilities are equal? last: the smallest probability chosen; sum: what exp(logit - largest)
  * was divided by. halves: every logit of the batch has the 11 bits of a half, or fewer. Then those of 1/16 and more lie at
@@ -1452,21 +1506,237 @@ static __device__ __forceinline__ void tegroup_impl_router_untie(const tegroup_r
     }
 }
 
+/* What a token has in shared memory besides its probabilities, by index: from 0 the largest of each quad, what its weights are divided
+ * by, its largest logit, the probabilities that it chose, and as int32_t their experts. */
+struct tegroup_impl_router_places {
+    int32_t divisor, largest, value, index;
+
+    template <typename REAL> static __device__ __forceinline__ tegroup_impl_router_places of(int32_t room, int32_t k) {
+        tegroup_impl_router_places at;
+        at.divisor = (room / 4 + 3) / 4 * 4;
+        at.largest = at.divisor + 1;
+        at.value = at.divisor + 2;
+        at.index = (at.value + k) * (int32_t)(sizeof(REAL) / 4);
+        return at;
+    }
+};
+
+/* A batch's logits become exp(logit - largest), and `sum` each token's sum of them. Returns the sum of these; bits collects those that
+ * are set in any logit. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ REAL tegroup_impl_router_exponentials(
+    tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *memory, int32_t experts, REAL *sum, uint32_t &bits) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    REAL sums_of_all = 0;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
+        bits |= tegroup_impl_quad_bits(most);
+#pragma unroll
+        for (int j = 1; j < QUADS; j++) {
+            bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
+#pragma unroll
+            for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
+        }
+        const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
+        if (batch_of::part() == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[at.largest] = largest;
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            /* what stands in for a quad that the row lacks counts nothing */
+            const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
+                sums.x[i] += batch.v[turn][j].x[i];
+            }
+        }
+        sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+        sums_of_all += sum[turn];
+    }
+    return sums_of_all;
+}
+
+/* The probabilities, into the batch's rows in shared memory, and the largest of each quad beside them. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ void tegroup_impl_router_probabilities(
+    const tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const tegroup_impl_router_way &way,
+    const tegroup_impl_router_places &at, char *rows, char *memory, int32_t experts, const REAL *sum) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int32_t place = batch_of::place(turn);
+        REAL *parents = (REAL *)(memory + place * way.token_bytes);
+        quad *leaves = (quad *)(rows + place * way.row_bytes);
+        const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
+        if (batch_of::part() == 0) parents[at.divisor] = sum[turn];
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad v = batch.v[turn][j];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v.x[i] *= scale;
+            const REAL most = tegroup_impl_quad_max(v);
+            if (4 * q < experts) {
+                leaves[q] = v;
+                parents[q] = most;
+            }
+        }
+    }
+}
+
+/* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
+ * chosen: all are put to 0 here. (Minus infinity beside finite ones is a probability of 0.) */
+template <typename REAL, int LANES>
+static __device__ __forceinline__ void tegroup_impl_router_choose_first(const tegroup_impl_router_way &way,
+                                                                        const tegroup_impl_router_places &at,
+                                                                        char *rows, char *memory, int32_t tokens,
+                                                                        int32_t experts) {
+    const int32_t lane = (int32_t)threadIdx.x % 32;
+#pragma unroll 1
+    for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
+        const REAL sum = ((REAL *)(memory + place * way.token_bytes))[at.divisor];
+        if (sum == sum) continue;
+        for (int32_t q = lane % LANES; 4 * q < experts; q += LANES) {
+            for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++) ((REAL *)(rows + place * way.row_bytes))[e] = 0;
+            ((REAL *)(memory + place * way.token_bytes))[q] = 0;
+        }
+    }
+}
+
+/* One of the SHARE lanes that choose for a token. It has NODES fours of the token's quads: `root` is the largest of each, `parents` the
+ * largest of each quad, `leaves` the probabilities; what was chosen is -1. */
+template <typename REAL, int SHARE, int NODES> struct tegroup_impl_router_chooser {
+    typedef tegroup_impl_quad<REAL> quad;
+    int32_t experts, fellow, begin;
+    uint32_t before; /* the lanes of the token ahead of this one */
+    REAL *tree, *parents, *leaves;
+    REAL all, chosen, last, gap; /* sums of exponentials and of choices; the last choice; the least step to the next */
+    REAL root[NODES];
+
+    __device__ __forceinline__ tegroup_impl_router_chooser(const tegroup_impl_router_way &way,
+                                                           const tegroup_impl_router_places &at, char *rows,
+                                                           char *memory, int32_t experts_)
+        : experts(experts_) {
+        const int32_t lane = (int32_t)threadIdx.x % 32;
+        fellow = lane % SHARE;
+        begin = 4 * (4 * NODES) * fellow;
+        before = (1u << lane) - (1u << (lane - fellow));
+        tree = (REAL *)(memory + lane / SHARE * way.token_bytes);
+        parents = tree + begin / 4;
+        leaves = (REAL *)(rows + lane / SHARE * way.row_bytes) + begin;
+        all = tree[at.divisor];
+        chosen = all != all ? all : (REAL)0;
+        last = gap = 2;
+#pragma unroll
+        for (int i = 0; i < NODES; i++)
+            root[i] = 16 * (fellow * NODES + i) < experts ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
+                                                          : (REAL)-1;
+    }
+    __device__ __forceinline__ REAL best_of_mine() const {
+        REAL mine = root[0];
+#pragma unroll
+        for (int i = 1; i < NODES; i++) mine = tegroup_impl_larger(mine, root[i]);
+        return mine;
+    }
+    /* Choice j. Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken: these
+     * steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
+    __device__ __forceinline__ void choose(const tegroup_impl_router_places &at, int32_t j) {
+        const REAL mine = best_of_mine();
+        const REAL best = tegroup_impl_lanes_max<REAL, SHARE>(mine);
+        const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
+        int32_t here = NODES - 1, q = 0, e = 0;
+        REAL second = -1, next = -1;
+        if (begin < experts) {
+#pragma unroll
+            for (int i = NODES - 2; i >= 0; i--)
+                if (root[i] == mine) here = i;
+            const quad above = tegroup_impl_quad_at(parents + 4 * here);
+            q = 4 * here + tegroup_impl_quad_find(above, mine);
+            const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
+            e = 4 * q + tegroup_impl_quad_find(leaf, mine);
+            second = tegroup_impl_quad_second(leaf);
+            next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
+        }
+        chosen += best;
+        gap = tegroup_impl_smaller(gap, last - best);
+        last = best;
+        if (taken) {
+            tree[at.value + j] = best;
+            ((int32_t *)tree)[at.index + j] = begin + e;
+            leaves[e] = -1;
+            parents[q] = second;
+        }
+#pragma unroll
+        for (int i = 0; i < NODES; i++) root[i] = taken && i == here ? next : root[i];
+    }
+    /* The step from the last choice to the best that is left. */
+    __device__ __forceinline__ void meet_rest() {
+        const REAL mine = best_of_mine();
+        gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, SHARE>(mine));
+    }
+};
+
+/* The lanes choose for the batch's tokens. bits: those set in any logit. */
+template <typename REAL, int TOKENS, int QUADS>
+static __device__ __forceinline__ void tegroup_impl_router_choose(const tegroup_router_desc &desc,
+                                                                  const tegroup_impl_router_way &way,
+                                                                  const tegroup_impl_router_places &at, char *rows,
+                                                                  char *memory, int64_t first, int32_t live,
+                                                                  uint32_t bits) {
+    enum { share = 32 / TOKENS };
+    const int32_t lane = (int32_t)threadIdx.x % 32, k = desc.k;
+    tegroup_impl_router_chooser<REAL, share, QUADS / 4> my(way, at, rows, memory, desc.experts);
+#pragma unroll 1
+    for (int32_t j = 0; j < k; j++) my.choose(at, j);
+    my.meet_rest();
+    if (__any_sync(0xffffffffu, my.gap == 0)) {
+        const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
+                   doubt = my.gap == 0 && my.fellow == 0 && lane / share < live && my.all == my.all
+                           && tegroup_impl_router_doubt(my.last, my.all, my.tree[at.largest], halves);
+        for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
+            const int32_t place = (__ffs((int)left) - 1) / share;
+            REAL *token = (REAL *)(memory + place * way.token_bytes);
+            tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes), token + at.value,
+                                      (int32_t *)token + at.index);
+        }
+    }
+    __syncwarp(); /* all lanes have read `all` there */
+    if (my.fellow == 0) my.tree[at.divisor] = desc.normalize || my.all != my.all ? my.chosen : (REAL)1;
+}
+
+/* The batch's weights and indices, and their counts. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_write(const tegroup_router_desc &desc,
+                                                                 const tegroup_impl_router_way &way,
+                                                                 const tegroup_impl_router_places &at,
+                                                                 const char *memory, uint32_t *histogram, int64_t first,
+                                                                 int32_t live) {
+    REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
+    int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
+    for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
+        const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
+        const int32_t e = ((const int32_t *)tree)[at.index + slot.choice];
+        if (way.histogram) atomicAdd(&histogram[e], 1u);
+        else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
+        weights[slot.place * desc.weights.ld + slot.choice] =
+            tegroup_impl_quotient(tree[at.value + slot.choice], tree[at.divisor]);
+        indices[slot.place * desc.indices.ld + slot.choice] = e;
+    }
+}
+
 template <typename REAL, int LANES, int QUADS, int TURNS>
 static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
                                          sizeof(REAL) == 8 || TURNS * QUADS > 16 ? 1 : 3)
     tegroup_impl_router_kernel(const __grid_constant__ tegroup_router_desc desc,
                                const __grid_constant__ tegroup_impl_router_way way) {
-    typedef tegroup_impl_quad<REAL> quad;
     typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
-    /* lanes that choose for a token, quads of each, and how many fours of these */
-    enum { tokens = batch_of::tokens, share = 32 / tokens, quads = LANES * QUADS / share, nodes = quads / 4 };
+    enum { tokens = batch_of::tokens, quads = LANES * QUADS * tokens / 32 }; /* quads of a lane that chooses */
     const int32_t experts = desc.experts, k = desc.k, room = (experts + 3) / 4 * 4, lane = (int32_t)threadIdx.x % 32,
-                  part = lane % LANES, warp = (int32_t)threadIdx.x / 32;
-    /* of a token besides its probabilities: the largest of each quad, what its weights are divided by, its largest
-     * logit, the probabilities that it chose and their experts */
-    const int32_t divisor_at = (room / 4 + 3) / 4 * 4, largest_at = divisor_at + 1, value_at = divisor_at + 2,
-                  index_at = (value_at + k) * (int32_t)(sizeof(REAL) / 4);
+                  warp = (int32_t)threadIdx.x / 32;
+    const tegroup_impl_router_places at = tegroup_impl_router_places::of<REAL>(room, k);
     uint32_t *histogram = (uint32_t *)tegroup_impl_router_memory();
     char *rows = tegroup_impl_router_memory() + way.block_bytes + warp * tokens * (way.row_bytes + way.token_bytes),
          *memory = rows + tokens * way.row_bytes;
@@ -1482,7 +1752,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
     while (batch.live > 0) {
         const int64_t first = batch.first;
         const int32_t live = batch.live;
-        REAL sum[TURNS], sums_of_all = 0;
+        REAL sum[TURNS];
         /* of all logits: those of widened halves leave the last 13 unset; what F64 has beyond them is rounded away */
         uint32_t bits = desc.logits.dtype == TEGROUP_DTYPE_F64;
         if (way.in == TEGROUP_IMPL_ROUTER_HALVES) {
@@ -1490,151 +1760,20 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
             else batch.widen(false);
         }
         batch.settle(desc.logits, way, rows, -(REAL)INFINITY);
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            quad most = batch.v[turn][0], sums = {{0, 0, 0, 0}};
-            bits |= tegroup_impl_quad_bits(most);
-#pragma unroll
-            for (int j = 1; j < QUADS; j++) {
-                bits |= tegroup_impl_quad_bits(batch.v[turn][j]);
-#pragma unroll
-                for (int i = 0; i < 4; i++) most.x[i] = tegroup_impl_larger(most.x[i], batch.v[turn][j].x[i]);
-            }
-            const REAL largest = tegroup_impl_lanes_max<REAL, LANES>(tegroup_impl_quad_max(most));
-            if (part == 0) ((REAL *)(memory + batch_of::place(turn) * way.token_bytes))[largest_at] = largest;
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                /* what stands in for a quad that the row lacks counts nothing */
-                const REAL shift = 4 * batch_of::quad_of(j) < experts ? largest : (REAL)INFINITY;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    batch.v[turn][j].x[i] = tegroup_impl_softmax_exp(batch.v[turn][j].x[i] - shift);
-                    sums.x[i] += batch.v[turn][j].x[i];
-                }
-            }
-            sum[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
-            sums_of_all += sum[turn];
-        }
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const int32_t place = batch_of::place(turn);
-            REAL *parents = (REAL *)(memory + place * way.token_bytes);
-            quad *leaves = (quad *)(rows + place * way.row_bytes);
-            const REAL scale = tegroup_impl_quotient((REAL)1, sum[turn]);
-            if (part == 0) parents[divisor_at] = sum[turn];
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad v = batch.v[turn][j];
-#pragma unroll
-                for (int i = 0; i < 4; i++) v.x[i] *= scale;
-                const REAL most = tegroup_impl_quad_max(v);
-                if (4 * q < experts) {
-                    leaves[q] = v;
-                    parents[q] = most;
-                }
-            }
-        }
+        const REAL sums_of_all = tegroup_impl_router_exponentials(batch, way, at, memory, experts, sum, bits);
+        tegroup_impl_router_probabilities(batch, way, at, rows, memory, experts, sum);
         tegroup_impl_router_store(desc.probabilities, way, rows, way.row_bytes, first, live);
         tegroup_impl_router_store_done();
         batch.advance(way);
         batch.load(desc.logits, way.in); /* on its way while the lanes choose */
         if (lane < tokens)
             for (int32_t e = experts; e % 4 != 0; e++) ((REAL *)(rows + lane * way.row_bytes))[e] = -1;
-        /* NaN or infinity among the logits, or minus infinity alone, makes every probability NaN, and the first k experts are then
-         * chosen. (Minus infinity beside finite ones is a probability of 0.) */
-        if (sums_of_all != sums_of_all) {
-#pragma unroll 1
-            for (int32_t place = lane / LANES; place < tokens; place += 32 / LANES) {
-                const REAL sum = ((REAL *)(memory + place * way.token_bytes))[divisor_at];
-                if (sum == sum) continue;
-                for (int32_t q = part; 4 * q < experts; q += LANES) {
-                    for (int32_t e = 4 * q; e < experts && e < 4 * q + 4; e++)
-                        ((REAL *)(rows + place * way.row_bytes))[e] = 0;
-                    ((REAL *)(memory + place * way.token_bytes))[q] = 0;
-                }
-            }
-        }
+        if (sums_of_all != sums_of_all)
+            tegroup_impl_router_choose_first<REAL, LANES>(way, at, rows, memory, tokens, experts);
         __syncwarp();
-        {
-            const int32_t fellow = lane % share, begin = 4 * quads * fellow;
-            const uint32_t before =
-                (1u << lane) - (1u << (lane - fellow)); /* the lanes of the token ahead of this one */
-            REAL *tree = (REAL *)(memory + lane / share * way.token_bytes), *parents = tree + begin / 4,
-                 *leaves = (REAL *)(rows + lane / share * way.row_bytes) + begin;
-            const REAL all = tree[divisor_at];
-            REAL chosen = all != all ? all : (REAL)0, last = 2, gap = 2; /* the smallest from one choice to the next */
-            REAL root[nodes];
-#pragma unroll
-            for (int i = 0; i < nodes; i++)
-                root[i] = 16 * (fellow * nodes + i) < experts
-                              ? tegroup_impl_quad_max(tegroup_impl_quad_at(parents + 4 * i))
-                              : (REAL)-1;
-#pragma unroll 1
-            for (int32_t j = 0; j < k; j++) {
-                /* Every lane finds its own best and what it would leave, before the lanes of the token know whose is taken:
-                 * these steps wait for one another, lanes cost nothing. Of equals the first is taken, lane by lane, too. */
-                REAL mine = root[0];
-#pragma unroll
-                for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
-                const REAL best = tegroup_impl_lanes_max<REAL, share>(mine);
-                const bool taken = !(__ballot_sync(0xffffffffu, mine == best) & before) && mine == best;
-                int32_t here = nodes - 1, q = 0, e = 0;
-                REAL second = -1, next = -1;
-                if (begin < experts) {
-#pragma unroll
-                    for (int i = nodes - 2; i >= 0; i--)
-                        if (root[i] == mine) here = i;
-                    const quad above = tegroup_impl_quad_at(parents + 4 * here);
-                    q = 4 * here + tegroup_impl_quad_find(above, mine);
-                    const quad leaf = tegroup_impl_quad_at(leaves + 4 * q);
-                    e = 4 * q + tegroup_impl_quad_find(leaf, mine);
-                    second = tegroup_impl_quad_second(leaf);
-                    next = tegroup_impl_larger(tegroup_impl_quad_second(above), second);
-                }
-                chosen += best;
-                gap = tegroup_impl_smaller(gap, last - best);
-                last = best;
-                if (taken) {
-                    tree[value_at + j] = best;
-                    ((int32_t *)tree)[index_at + j] = begin + e;
-                    leaves[e] = -1;
-                    parents[q] = second;
-                }
-#pragma unroll
-                for (int i = 0; i < nodes; i++) root[i] = taken && i == here ? next : root[i];
-            }
-            REAL mine = root[0];
-#pragma unroll
-            for (int i = 1; i < nodes; i++) mine = tegroup_impl_larger(mine, root[i]);
-            /* to the best that is left */
-            gap = tegroup_impl_smaller(gap, last - tegroup_impl_lanes_max<REAL, share>(mine));
-            if (__any_sync(0xffffffffu, gap == 0)) {
-                const bool halves = !__any_sync(0xffffffffu, bits & 0x1fff),
-                           doubt = gap == 0 && fellow == 0 && lane / share < live && all == all
-                                   && tegroup_impl_router_doubt(last, all, tree[largest_at], halves);
-                for (uint32_t left = __ballot_sync(0xffffffffu, doubt); left != 0; left &= left - 1) {
-                    const int32_t place = (__ffs((int)left) - 1) / share;
-                    REAL *token = (REAL *)(memory + place * way.token_bytes);
-                    tegroup_impl_router_untie(desc, first + place, (REAL *)(rows + place * way.row_bytes),
-                                              token + value_at, (int32_t *)token + index_at);
-                }
-            }
-            __syncwarp(); /* all lanes have read `all` there */
-            if (fellow == 0) tree[divisor_at] = desc.normalize || all != all ? chosen : (REAL)1;
-        }
+        tegroup_impl_router_choose<REAL, tokens, quads>(desc, way, at, rows, memory, first, live, bits);
         __syncwarp();
-        REAL *weights = tegroup_impl_router_fixed((REAL *)desc.weights.data + first * desc.weights.ld);
-        int32_t *indices = tegroup_impl_router_fixed((int32_t *)desc.indices.data + first * desc.indices.ld);
-        for (tegroup_impl_router_slots<1> slot(way); (int32_t)slot.place < live; slot.advance(way)) {
-            const REAL *tree = (const REAL *)(memory + slot.place * way.token_bytes);
-            const int32_t e = ((const int32_t *)tree)[index_at + slot.choice];
-            if (way.histogram) atomicAdd(&histogram[e], 1u);
-            else atomicAdd((unsigned long long *)desc.counts.data + e, 1ull);
-            weights[slot.place * desc.weights.ld + slot.choice] =
-                tegroup_impl_quotient(tree[value_at + slot.choice], tree[divisor_at]);
-            indices[slot.place * desc.indices.ld + slot.choice] = e;
-        }
+        tegroup_impl_router_write<REAL>(desc, way, at, memory, histogram, first, live);
         __syncwarp();
     }
     if (way.histogram) {
@@ -1697,6 +1836,8 @@ static __global__ void __launch_bounds__(1024)
     if (thread == 0) *desc.balance_loss = desc.balance_coefficient * desc.experts * part[0];
 }
 
+/* ==== [9] Router kernels: the gradient (src/moe/router_gradient_cuda.h) ==== */
+
 /* What the balance of the experts adds to the gradient of a quad of probabilities, in any row. */
 template <typename REAL>
 static __device__ __noinline__ tegroup_impl_quad<REAL> tegroup_impl_router_balance(
@@ -1745,6 +1886,66 @@ static __device__ __forceinline__ void tegroup_impl_router_recall(const double *
     tegroup_impl_router_recall_f64(probabilities, experts, k, indices, grad_weights);
 }
 
+/* What the lane's token chose: the sum of the probabilities, and of the gradients of its weights times these. Choices that were
+ * dropped are recalled where the weights were divided by a sum that they were part of. */
+template <typename REAL>
+static __device__ __forceinline__ void tegroup_impl_router_weigh(const tegroup_router_backward_desc &desc, bool live,
+                                                                 const REAL *probabilities, int32_t *indices,
+                                                                 REAL *grads, REAL &chosen, REAL &dot) {
+    const int32_t experts = desc.experts, k = desc.k;
+    while (live) {
+        int32_t kept = 0;
+        chosen = dot = 0;
+#pragma unroll 8
+        for (int32_t j = 0; j < k; j++) {
+            const int32_t e = indices[j];
+            const bool there = tegroup_impl_within(e, experts);
+            const REAL p = there ? probabilities[e] : (REAL)0;
+            kept += there;
+            chosen += p;
+            dot += there ? grads[j] * p : (REAL)0;
+        }
+        if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
+        tegroup_impl_router_recall(probabilities, experts, k, indices, grads);
+    }
+}
+
+/* A batch's probabilities times their gradients become the logits' gradients. gradients: the rows of gradients by expert. */
+template <typename REAL, int LANES, int QUADS, int TURNS>
+static __device__ __forceinline__ void tegroup_impl_router_through_softmax(
+    tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> &batch, const char *gradients, int32_t pitch,
+    int32_t experts) {
+    typedef tegroup_impl_quad<REAL> quad;
+    typedef tegroup_impl_router_batch<REAL, LANES, QUADS, TURNS> batch_of;
+    REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
+        quad sums = {{0, 0, 0, 0}};
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad grad = {{0, 0, 0, 0}};
+            if (4 * q < experts) grad = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad.x[i], sums.x[i]);
+        }
+        mean[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        const quad *row = (const quad *)(gradients + batch_of::place(turn) * pitch);
+#pragma unroll
+        for (int j = 0; j < QUADS; j++) {
+            const int32_t q = batch_of::quad_of(j);
+            quad grad = {{0, 0, 0, 0}};
+            if (4 * q < experts) grad = row[q];
+#pragma unroll
+            for (int i = 0; i < 4; i++) batch.v[turn][j].x[i] *= grad.x[i] - mean[turn];
+        }
+    }
+}
+
 /* Each lane of a warp puts together the gradient by expert of one token of the batch, in shared memory, on top of what the
  * balance of the experts gives; LANES lanes a token take it through the softmax. */
 template <typename REAL, int LANES, int QUADS, int TURNS>
@@ -1790,21 +1991,7 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         tegroup_impl_router_fetched(way, barrier, parity);
         parity ^= 1;
         batch.read(probabilities, in_bytes, experts);
-        while (lane < live) {
-            int32_t kept = 0;
-            chosen = dot = 0;
-#pragma unroll 8
-            for (int32_t j = 0; j < k; j++) {
-                const int32_t e = indices[j];
-                const bool there = tegroup_impl_within(e, experts);
-                const REAL p = there ? from[e] : (REAL)0;
-                kept += there;
-                chosen += p;
-                dot += there ? grads[j] * p : (REAL)0;
-            }
-            if (!desc.normalize || kept == 0 || kept == k) break; /* those dropped do not count */
-            tegroup_impl_router_recall(from, experts, k, indices, grads);
-        }
+        tegroup_impl_router_weigh(desc, lane < live, from, indices, grads, chosen, dot);
         tegroup_impl_router_store_done();
 #pragma unroll
         for (int j = 0; j < QUADS; j++) {
@@ -1826,39 +2013,15 @@ static __global__ void __launch_bounds__(32 * TEGROUP_IMPL_ROUTER_WARPS,
         __syncwarp();
         tegroup_impl_router_fetch(desc.probabilities, way, probabilities, in_bytes, barrier, batch.first, batch.live);
         tegroup_impl_router_choices<REAL>(desc, way, memory, batch.first, batch.live);
-        REAL mean[TURNS]; /* of all tokens first, as their sums wait for other lanes */
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
-            quad sums = {{0, 0, 0, 0}};
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad grad = {{0, 0, 0, 0}};
-                if (4 * q < experts) grad = row[q];
-#pragma unroll
-                for (int i = 0; i < 4; i++) sums.x[i] = fma(batch.v[turn][j].x[i], grad.x[i], sums.x[i]);
-            }
-            mean[turn] = tegroup_impl_lanes_sum<REAL, LANES>(tegroup_impl_quad_sum(sums));
-        }
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const quad *row = (const quad *)(rows + batch_of::place(turn) * gradient_bytes);
-#pragma unroll
-            for (int j = 0; j < QUADS; j++) {
-                const int32_t q = batch_of::quad_of(j);
-                quad grad = {{0, 0, 0, 0}};
-                if (4 * q < experts) grad = row[q];
-#pragma unroll
-                for (int i = 0; i < 4; i++) batch.v[turn][j].x[i] *= grad.x[i] - mean[turn];
-            }
-        }
+        tegroup_impl_router_through_softmax(batch, rows, gradient_bytes, experts);
         __syncwarp(); /* every row is read: where they were, those of the result lie */
         batch.put(desc.grad_logits, rows, out_bytes);
         tegroup_impl_router_store(desc.grad_logits, way, rows, out_bytes, first, live);
     }
     tegroup_impl_router_store_done();
 }
+
+/* ==== [10] Router launches (src/moe/router_cuda.h) ==== */
 
 /* Bytes of the largest pieces that a matrix's rows can be taken apart in. */
 static inline int32_t tegroup_impl_cuda_router_piece(const tegroup_matrix *m) {
@@ -1996,7 +2159,7 @@ static inline tegroup_status tegroup_impl_cuda_router_backward(const tegroup_rou
 }
 #endif /* TEGROUP_NO_BACKWARD */
 
-/* ==== [9] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
+/* ==== [11] Permute and combine kernels (src/moe/permutation_cuda.h) ==== */
 
 /* Of the few slots or rows of a unit, each is worked out by one lane of a warp and handed to the others. */
 template <typename REAL> struct tegroup_impl_moves {
@@ -2052,7 +2215,39 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     }
 }
 
-/* A block to a token; its slots in batches whose rows are all loaded before the first is added. */
+/* Add one step of the rows of up to BATCH of a token's slots, the first of them `slot`: all are loaded before the first is
+ * added. */
+template <typename ACCESS, int BATCH>
+static __device__ __forceinline__ void tegroup_impl_combine_batch(const tegroup_combine_desc &desc, int64_t token,
+                                                                  const int64_t *rows, int64_t slot, int64_t k,
+                                                                  int64_t c, typename ACCESS::real *sum) {
+    typedef typename ACCESS::real real;
+    enum { lanes = ACCESS::lanes };
+    typename ACCESS::raw x[BATCH];
+    real weight[BATCH];
+    uint32_t present = 0;
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        const int64_t row = slot + b < k ? rows[slot + b] : -1;
+        x[b] = typename ACCESS::raw();
+        weight[b] = 0;
+        if (row >= 0 && row < desc.permuted.rows) {
+            present |= 1u << b;
+            weight[b] = tegroup_impl_weight<real>(desc.weights, token, slot + b);
+            x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < BATCH; b++) {
+        if (!(present >> b & 1u)) continue;
+        real y[lanes];
+        ACCESS::unpack(x[b], y);
+#pragma unroll
+        for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
+    }
+}
+
+/* A block to a token; its slots in batches. */
 template <typename ACCESS>
 static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
     tegroup_impl_combine_kernel(const __grid_constant__ tegroup_combine_desc desc) {
@@ -2065,30 +2260,8 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_ROWS_THREADS)
             real sum[lanes];
 #pragma unroll
             for (int i = 0; i < lanes; i++) sum[i] = 0;
-            for (int64_t j = 0; j < k; j += batch) {
-                typename ACCESS::raw x[batch];
-                real weight[batch];
-                uint32_t present = 0;
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    const int64_t row = j + b < k ? rows[j + b] : -1;
-                    x[b] = typename ACCESS::raw();
-                    weight[b] = 0;
-                    if (row >= 0 && row < desc.permuted.rows) {
-                        present |= 1u << b;
-                        weight[b] = tegroup_impl_weight<real>(desc.weights, token, j + b);
-                        x[b] = ACCESS::load(desc.permuted, ACCESS::row(desc.permuted, row), c);
-                    }
-                }
-#pragma unroll
-                for (int b = 0; b < batch; b++) {
-                    if (!(present >> b & 1u)) continue;
-                    real y[lanes];
-                    ACCESS::unpack(x[b], y);
-#pragma unroll
-                    for (int i = 0; i < lanes; i++) sum[i] = fma(weight[b], y[i], sum[i]);
-                }
-            }
+            for (int64_t j = 0; j < k; j += batch)
+                tegroup_impl_combine_batch<ACCESS, batch>(desc, token, rows, j, k, c, sum);
             ACCESS::store(desc.tokens, ACCESS::row(desc.tokens, token), c, ACCESS::pack(sum));
         }
     }
@@ -2369,7 +2542,7 @@ static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_pe
 }
 #endif /* TEGROUP_NO_MOE */
 
-/* ==== [10] Validate kernels (src/gemm/validate_cuda.h) ==== */
+/* ==== [12] Validate kernels (src/gemm/validate_cuda.h) ==== */
 
 /* The sizes, in one block; it also opens the record. */
 static __global__ void __launch_bounds__(1024)
@@ -2500,7 +2673,7 @@ static inline tegroup_status tegroup_impl_cuda_validate(const tegroup_validate_d
     return tegroup_impl_cuda_status(code, "stream", "the kernels must launch", error);
 }
 
-/* ==== [11] GPU calls (src/cuda/call.h) ==== */
+/* ==== [13] GPU calls (src/cuda/call.h) ==== */
 
 /* Where the kernels find everything; travels as a kernel parameter. */
 typedef struct tegroup_impl_gpu_call {
@@ -2788,7 +2961,7 @@ static inline tegroup_status tegroup_impl_cuda_rest(const tegroup_impl_gpu_call 
 }
 #if !defined(TEGROUP_NO_CUBLASLT)
 
-/* ==== [12] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
+/* ==== [14] cuBLASLt: functions, descriptors, algorithms (src/cuda/cublaslt.h) ==== */
 
 #if !defined(_WIN32)
 #include <dlfcn.h>
@@ -3040,7 +3213,7 @@ static inline void tegroup_impl_lt_take(tegroup_plan *plan, const tegroup_impl_l
     memcpy(plan->algorithm, lt, sizeof *lt);
 }
 
-/* ==== [13] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
+/* ==== [15] Set-up kernel of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup_kernels.h) ==== */
 
 /* What a group gets that cuBLASLt is not asked for. Without a C beta is 0. */
 static __device__ inline void tegroup_impl_write_alone(const tegroup_impl_result &p, tegroup_dtype dtype, float beta,
@@ -3078,7 +3251,7 @@ static __global__ void __launch_bounds__(128)
     }
 }
 
-/* ==== [14] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
+/* ==== [16] cublaslt_grouped (src/cuda/cublaslt_grouped.h) ==== */
 
 /* The whole matmul over a set-up workspace at `base`. */
 static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
@@ -3262,7 +3435,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     return tegroup_impl_lt_status(code, "stream", "cublasLtMatmul must take the planned product", error);
 }
 
-/* ==== [15] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
+/* ==== [17] cublaslt_loop (src/cuda/cublaslt_loop.h) ==== */
 
 /* One algorithm serves every group: it is chosen when the plan is made, for a group of the usual size, from those that
  * do not split k, so that a call asks no heuristic (tens of microseconds a shape) and a row's bits do not depend on its
@@ -3532,7 +3705,7 @@ static inline tegroup_status tegroup_impl_lt_loop_gemm(const tegroup_plan *plan,
 #endif /* TEGROUP_NO_CUBLASLT */
 #if !defined(TEGROUP_NO_PORTABLE)
 
-/* ==== [16] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
+/* ==== [18] Portable GEMM: tiles (src/cuda/portable_tiles.h) ==== */
 
 /* One kernel family for every GPU since SM80: a persistent grid whose blocks walk the groups' tiles, cp.async into a ring of
  * swizzled shared-memory tiles, ldmatrix, mma.sync (PTX ISA 8.0, sections 9.7.8.22 and 9.7.13). Sizes come from the snapshot.
@@ -3779,7 +3952,7 @@ template <int LINES, bool ALONG_K, int THREADS, bool TWICE = false> struct tegro
     __device__ __forceinline__ void advance(int64_t row_bytes) { from += ALONG_K ? TILE_K * 2 : TILE_K * row_bytes; }
 };
 
-/* ==== [17] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
+/* ==== [19] Portable GEMM: the kernels (src/cuda/portable.h) ==== */
 
 /* ---- storing ---- */
 
@@ -4291,7 +4464,7 @@ static __global__ void __launch_bounds__(128)
 }
 #endif
 
-/* ==== [18] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
+/* ==== [20] Portable GEMM: the FP32 kernel (src/cuda/portable_f32.h) ==== */
 
 /* Plain FMA, for gradient checks: 64 x 64 tiles, 4 x 4 elements a thread, one chain of FMAs over k an element. */
 template <int OP>
@@ -4342,7 +4515,7 @@ static __global__ void __launch_bounds__(256)
     }
 }
 
-/* ==== [19] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
+/* ==== [21] Portable GEMM: plan and launch (src/cuda/portable_plan.h) ==== */
 
 /* One kernel of the family, for BF16 and for FP16. Tiles of up to 128 lines fit SM86, 89 and 120, whose blocks have 99 KB of
  * shared memory for what the kernel declares itself (less than 2.4 KB) and the ring; the highest is for SM90 and 100. */
@@ -4513,7 +4686,7 @@ static inline tegroup_status tegroup_impl_portable_launch_fused(const tegroup_ge
 #endif /* TEGROUP_NO_PORTABLE */
 #if !defined(TEGROUP_NO_SM90)
 
-/* ==== [20] Hopper's instructions (src/cuda/hopper.h) ==== */
+/* ==== [22] Hopper's instructions (src/cuda/hopper.h) ==== */
 
 /* mbarriers, TMA and wgmma as PTX ISA 8.0 and later describe them (sections 9.7.13.15, 9.7.9.27 and 9.7.15). What stands here
  * assembles for sm_90a alone; TEGROUP_IMPL_HOPPER says that this pass of the compiler is for it. */
@@ -4722,7 +4895,7 @@ TEGROUP_IMPL_WGMMA_OF(64, TEGROUP_IMPL_SUMS_32, "32", "33", "34", "35, %36", TEG
 #undef TEGROUP_IMPL_F4
 #endif
 
-/* ==== [21] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
+/* ==== [23] Hopper GEMM: tiles (src/cuda/sm90_tiles.h) ==== */
 
 /* A persistent kernel of three warpgroups. Of the first, one warp finds tiles, one thread has TMA load their operands into a
  * ring of stages, and two have it store results. The two others multiply by wgmma: in turns, each on a tile of its own, so that
@@ -5224,7 +5397,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_walk {
 };
 #endif
 
-/* ==== [22] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
+/* ==== [24] Hopper GEMM: what becomes of sums (src/cuda/sm90_epilogue.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* ---- what is added ---- */
@@ -5430,7 +5603,7 @@ static __device__ __forceinline__ float tegroup_impl_sm90_differentiate(const te
 }
 #endif
 
-/* ==== [23] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
+/* ==== [25] Hopper GEMM: a block (src/cuda/sm90_block.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 /* A block in four parts, each the base of the next: what its warps share, what loads, what stores, and what multiplies. (Parts that
@@ -5540,7 +5713,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_block {
 };
 #endif
 
-/* ==== [24] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
+/* ==== [26] Hopper GEMM: operands to shared memory (src/cuda/sm90_load.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_block<SHAPE> {
@@ -5755,7 +5928,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_loader : tegroup_impl_sm90_bl
 };
 #endif
 
-/* ==== [25] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
+/* ==== [27] Hopper GEMM: results from shared memory (src/cuda/sm90_store.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_loader<SHAPE> {
@@ -5916,7 +6089,7 @@ template <typename SHAPE> struct tegroup_impl_sm90_storer : tegroup_impl_sm90_lo
 };
 #endif
 
-/* ==== [26] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
+/* ==== [28] Hopper GEMM: sums, their way to shared memory, and the kernel (src/cuda/sm90_multiply.h) ==== */
 
 #if TEGROUP_IMPL_HOPPER
 template <bool BF16, typename SHAPE> struct tegroup_impl_sm90_multiplier : tegroup_impl_sm90_storer<SHAPE> {
@@ -6313,7 +6486,7 @@ static __global__ void __launch_bounds__(TEGROUP_IMPL_HOPPER ? TEGROUP_IMPL_SM90
 #endif
 }
 
-/* ==== [27] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
+/* ==== [29] Hopper GEMM: kernels, and which one a plan takes (src/cuda/sm90_choice.h) ==== */
 
 /* The kernels, as tegroup_impl_sm90_shape takes them: X(op, lines of a warpgroup, columns, turns, slabs, flips). Those of one
  * operation stand together, in the order of tegroup_impl_sm90_costs, the first for every problem. FEW(op) is PORTABLE's
@@ -6730,7 +6903,7 @@ static inline int tegroup_impl_sm90_staggers(const tegroup_gemm_desc *desc, cons
            && (double)p->n * (double)p->k >= 3e6;
 }
 
-/* ==== [28] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
+/* ==== [30] Hopper GEMM: plan and launch (src/cuda/sm90_plan.h) ==== */
 
 static inline tegroup_status tegroup_impl_sm90_check_gather(const tegroup_gemm_desc *desc, tegroup_error *error) {
     TEGROUP_IMPL_RULE(desc->gather_a.rows <= INT32_MAX, ERROR_UNSUPPORTED, "gather_a.rows",
@@ -7030,7 +7203,7 @@ static inline tegroup_status tegroup_impl_sm90_gemm(const tegroup_plan *plan, co
 }
 #endif /* TEGROUP_NO_SM90 */
 
-/* ==== [29] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
+/* ==== [31] GPU backends: plan, check and run (src/cuda/dispatch.h) ==== */
 
 #if defined(TEGROUP_NO_CUBLASLT)
 static inline int32_t tegroup_impl_cuda_cublaslt_version(const tegroup_gemm_desc *desc) {
@@ -7153,7 +7326,7 @@ static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *pl
 }
 #endif
 
-/* ==== [30] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
+/* ==== [32] GPU backends: choosing an algorithm (src/gemm/tune_cuda.h) ==== */
 
 /* What a plan has chosen among what its backend offers: cuBLASLt's algorithm, the Hopper kernel's tile. */
 static inline tegroup_impl_choice tegroup_impl_cuda_choice(const tegroup_plan *plan) {

@@ -13,12 +13,6 @@ LINES, LEVELS = 80, 4
 EXCUSED = {
     # name: (lines and levels that this one may have, the reason)
     "tegroup_impl_judge": (149, 4, "sm90: being split"),
-    "tegroup_impl_prepare_kernel": (98, 4, "being split"),
-    "tegroup_impl_router_kernel": (188, 4, "being split"),
-    "tegroup_impl_router_grad_kernel": (108, 4, "being split"),
-    "tegroup_impl_activation_kernel": (80, 5, "being split"),
-    "tegroup_impl_activation_grad_kernel": (80, 5, "being split"),
-    "tegroup_impl_combine_kernel": (80, 5, "being split"),
 }
 
 
