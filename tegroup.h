@@ -82,12 +82,15 @@
  *   [49] layer/activation.h       Activations
  *   [50] layer/linear.h           Grouped linear layer
  *   [51] layer/mlp_rules.h        Grouped MLP: tensors and rules
- *   [52] layer/mlp.h              Grouped MLP
- *   [53] layer/chain_rules.h      Op chain: rules and buffers
- *   [54] layer/chain.h            Op chain
- *   [55] gemm/validate.h          Validate
- *   [56] moe/router.h             Router
- *   [57] moe/permutation.h        Permute and combine
+ *   [52] layer/mlp_plan.h         Grouped MLP: plan
+ *   [53] layer/mlp.h              Grouped MLP: calls
+ *   [54] layer/chain_rules.h      Op chain: rules and buffers
+ *   [55] layer/chain_ops.h        Op chain: ops as layers
+ *   [56] layer/chain_plan.h       Op chain: plan
+ *   [57] layer/chain.h            Op chain: calls
+ *   [58] gemm/validate.h          Validate
+ *   [59] moe/router.h             Router
+ *   [60] moe/permutation.h        Permute and combine
  */
 #ifndef TEGROUP_H
 #define TEGROUP_H
@@ -7343,7 +7346,7 @@ static inline tegroup_status tegroup_impl_mlp_check_apart(const tegroup_mlp_desc
     return tegroup_impl_check_apart(buffers, count, level, NULL, error);
 }
 
-/* ==== [52] Grouped MLP (src/layer/mlp.h) ==== */
+/* ==== [52] Grouped MLP: plan (src/layer/mlp_plan.h) ==== */
 
 /* A plan's parts: what it holds for itself, and those of the two layers. A chain keeps them apart. */
 typedef struct tegroup_impl_mlp_plans {
@@ -7367,9 +7370,6 @@ static inline const tegroup_plan *tegroup_impl_mlp_made(const tegroup_impl_mlp_p
 #if TEGROUP_IMPL_FUSED_KERNELS
 static inline tegroup_status tegroup_impl_cuda_plan_fused(const tegroup_plan *plan, tegroup_fused_kernel *kernel,
                                                           tegroup_error *error);
-static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
-                                                          const tegroup_impl_epilogue *epilogue,
-                                                          struct CUstream_st *stream, tegroup_error *error);
 #endif
 
 /* Why a product has no activation in its epilogue: fc1's forward product, or fc2's dgrad; NULL: it has. What a plan for another
@@ -7605,6 +7605,14 @@ TEGROUP_API tegroup_status tegroup_mlp_gemm(const tegroup_mlp_plan *plan, const 
     tegroup_impl_layer_product(tegroup_impl_mlp_layer_at(&layers, layer), (int)op, gemm);
     return TEGROUP_OK;
 }
+
+/* ==== [53] Grouped MLP: calls (src/layer/mlp.h) ==== */
+
+#if TEGROUP_IMPL_FUSED_KERNELS
+static inline tegroup_status tegroup_impl_cuda_gemm_fused(const tegroup_plan *plan, const tegroup_gemm_desc *desc,
+                                                          const tegroup_impl_epilogue *epilogue,
+                                                          struct CUstream_st *stream, tegroup_error *error);
+#endif
 
 /* What a call of an MLP works with. */
 typedef struct tegroup_impl_mlp_product {
@@ -7967,7 +7975,7 @@ TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const
     return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
 }
 
-/* ==== [53] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
+/* ==== [54] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
 
 /* A descriptor resolved: what each op is given, and what lies between ops. values[i] is what op i reads and values[i + 1] what
  * it writes; grads are their gradients, absent where none is computed. */
@@ -8491,13 +8499,7 @@ static inline tegroup_status tegroup_impl_chain_check_apart(const tegroup_chain_
 }
 #undef TEGROUP_IMPL_THERE
 
-/* ==== [54] Op chain (src/layer/chain.h) ==== */
-
-static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
-                                                        int32_t at) {
-    if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
-    return status;
-}
+/* ==== [55] Op chain: ops as layers (src/layer/chain_ops.h) ==== */
 
 /* A LINEAR as a layer, with the rows that it reads and writes: op i's routing may be its own. It points into itself. */
 typedef struct tegroup_impl_chain_linear {
@@ -8684,6 +8686,14 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
     backward->grad_output = tegroup_impl_mlp_matrix(&chain->grads[i + 1]);
     backward->grad_input = tegroup_impl_mlp_matrix(&chain->grads[i]);
     backward->grad_row_scale = tegroup_impl_mlp_matrix(&given->grad_row_scale);
+}
+
+/* ==== [56] Op chain: plan (src/layer/chain_plan.h) ==== */
+
+static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+                                                        int32_t at) {
+    if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
+    return status;
 }
 
 static inline tegroup_chain_planned tegroup_impl_chain_record(const tegroup_chain_desc *desc,
@@ -8927,6 +8937,8 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
+/* ==== [57] Op chain: calls (src/layer/chain.h) ==== */
+
 /* Rows of op i and its routing, by a linear's word for them: what no product of the op sees to. */
 static inline tegroup_status tegroup_impl_chain_check_memory(const tegroup_chain_desc *desc,
                                                              const tegroup_impl_chain *chain, int32_t i,
@@ -9110,7 +9122,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     return tegroup_impl_chain_refused(status, desc, chain.at);
 }
 
-/* ==== [55] Validate (src/gemm/validate.h) ==== */
+/* ==== [58] Validate (src/gemm/validate.h) ==== */
 
 enum { TEGROUP_IMPL_FINITE, TEGROUP_IMPL_NAN, TEGROUP_IMPL_INFINITE };
 
@@ -9275,7 +9287,7 @@ TEGROUP_API tegroup_status tegroup_validate(const tegroup_validate_desc *desc, s
     return TEGROUP_OK;
 }
 
-/* ==== [56] Router (src/moe/router.h) ==== */
+/* ==== [59] Router (src/moe/router.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_router(const tegroup_router_desc *desc, struct CUstream_st *stream,
@@ -9614,7 +9626,7 @@ TEGROUP_API tegroup_status tegroup_router_backward(const tegroup_router_backward
     return TEGROUP_OK;
 }
 
-/* ==== [57] Permute and combine (src/moe/permutation.h) ==== */
+/* ==== [60] Permute and combine (src/moe/permutation.h) ==== */
 
 #if TEGROUP_IMPL_MOE_KERNELS
 static inline tegroup_status tegroup_impl_cuda_permutation_make(const tegroup_permutation_desc *desc,
