@@ -23,8 +23,9 @@
 #include "cuda/cublaslt_setup_kernels.h"
 
 /* The whole matmul over a set-up workspace at `base`. */
-static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_problem *p,
+static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, const tegroup_plan *plan,
                                           const tegroup_impl_setup_items *items, tegroup_impl_lt_matmul *m) {
+    const tegroup_problem *p = &plan->problem;
     static const tegroup_impl_setup_item parts[4][3] = {
         {TEGROUP_IMPL_SETUP_A_ROWS, TEGROUP_IMPL_SETUP_A_COLS, TEGROUP_IMPL_SETUP_A_LD},
         {TEGROUP_IMPL_SETUP_B_ROWS, TEGROUP_IMPL_SETUP_B_COLS, TEGROUP_IMPL_SETUP_B_LD},
@@ -34,7 +35,7 @@ static inline int tegroup_impl_lt_grouped(const tegroup_cublaslt_functions *f, c
     tegroup_impl_lt_opaque *const layouts[4] = {&m->a, &m->b, &m->c, &m->d};
     const tegroup_dtype dtypes[4] = {p->b, p->a, p->d, p->d};
     int code = tegroup_impl_lt_describe(f, p, 1, &m->desc);
-    m->in_place = tegroup_impl_lt_in_place(p);
+    m->in_place = tegroup_impl_lt_in_place(plan);
     for (int i = 0; i < 4 && !code; i++) {
         if (m->in_place && layouts[i] == &m->c) continue;
         code = TEGROUP_IMPL_LT(f, cublasLtGroupedMatrixLayoutInit_internal)(
@@ -93,7 +94,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_choices(const tegroup_gemm_
     tegroup_impl_lt_matmul m;
     int64_t averages[4];
     const int32_t askings = all ? tegroup_impl_lt_grouped_averages(desc, &plan->problem, averages) : 1;
-    int code = tegroup_impl_lt_grouped(&lt->functions, &plan->problem, &items, &m);
+    int code = tegroup_impl_lt_grouped(&lt->functions, plan, &items, &m);
     TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     averages[0] = tegroup_impl_lt_mean(desc, &plan->problem);
     for (int32_t i = 0; i < askings; i++) {
@@ -190,7 +191,7 @@ static inline tegroup_status tegroup_impl_lt_grouped_gemm(const tegroup_plan *pl
     int code;
     if (plan->problem.groups == 0) return TEGROUP_OK;
     if (lt.has_algorithm) {
-        code = tegroup_impl_lt_grouped(&lt.functions, &plan->problem, &items, &m);
+        code = tegroup_impl_lt_grouped(&lt.functions, plan, &items, &m);
         TEGROUP_IMPL_TRY(tegroup_impl_lt_status(code, "plan", "must be describable to cuBLASLt", error));
     }
     TEGROUP_IMPL_TRY(tegroup_impl_lt_grouped_setup(&plan->problem, &setup, stream, error));
