@@ -65,13 +65,13 @@
  *   [32] core/problem.h           The problem of a GEMM
  *   [33] core/backend_table.h     Backend and quirk tables
  *   [34] core/numerics.h          What decides the bits of a result
- *   [35] gemm/prepare.h           Prepare a snapshot
- *   [36] cpu/rows.h               Rows
- *   [37] cpu/gemm_kernel.h        CPU GEMM kernel
- *   [38] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
- *   [39] gemm/verdicts.h          What each backend can do
- *   [40] gemm/plan.h              Explain and plan
- *   [41] core/product.h           The product of one group
+ *   [35] core/product.h           The product of one group
+ *   [36] gemm/prepare.h           Prepare a snapshot
+ *   [37] cpu/rows.h               Rows
+ *   [38] cpu/gemm_kernel.h        CPU GEMM kernel
+ *   [39] cuda/cublaslt_setup.h    Set-up of a grouped cuBLASLt matmul
+ *   [40] gemm/verdicts.h          What each backend can do
+ *   [41] gemm/plan.h              Explain and plan
  *   [42] cpu/gemm.h               CPU GEMM
  *   [43] gemm/check.h             What a call checks
  *   [44] gemm/run.h               Run
@@ -3728,7 +3728,162 @@ static inline int tegroup_impl_uses_cublaslt(tegroup_backend backend) {
     return backend == TEGROUP_BACKEND_CUBLASLT_GROUPED || backend == TEGROUP_BACKEND_CUBLASLT_LOOP;
 }
 
-/* ==== [35] Prepare a snapshot (src/gemm/prepare.h) ==== */
+/* ==== [35] The product of one group (src/core/product.h) ==== */
+
+/* One operand's place in one group. rows is -1 for a skipped group. */
+typedef struct tegroup_impl_block {
+    char *base;
+    int64_t first; /* element of base where the group begins, unless its rows are gathered */
+    int64_t rows, cols, ld;
+    int64_t row0; /* number of its first row among all rows */
+} tegroup_impl_block;
+
+/* An operand of uniform shape has a view of NULLs. */
+TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
+                                                       int32_t g) {
+    const tegroup_shape *shape = &t->shape;
+    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
+    tegroup_impl_block block;
+    block.base = (char *)(listed ? t->pointers[g] : t->data);
+    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
+    block.ld = t->ld > 0 ? t->ld : block.cols;
+    if (ragged) {
+        block.rows = view->rows[g];
+        block.row0 = view->start[g];
+        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
+    } else {
+        block.rows = shape->rows;
+        block.row0 = g * shape->rows;
+        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
+    }
+    return block;
+}
+
+/* The row of its data that row r of a gathered operand is; -1: of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
+    const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
+    return row >= 0 && row < gather->rows ? row : -1;
+}
+
+/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
+TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
+    int64_t row;
+    if (gather->rows == 0) return block->first + r * block->ld;
+    row = tegroup_impl_gathered(gather, block->row0 + r);
+    return row < 0 ? -1 : row * block->ld;
+}
+
+/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
+typedef struct tegroup_impl_product {
+    int64_t m, n, k;
+    tegroup_impl_block a, b, c, d, bias;
+    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
+    double alpha, beta;
+    int32_t skip;      /* the sizes say that this group is not to be touched */
+    int32_t untouched; /* D is its own C, and nothing is added to it         */
+} tegroup_impl_product;
+
+TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
+    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
+    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
+                                 s->stride ? g : 0);
+}
+
+/* Extents of a group's part of an operand. */
+typedef struct tegroup_impl_sides {
+    int64_t rows, cols;
+} tegroup_impl_sides;
+
+TEGROUP_IMPL_HD tegroup_impl_sides tegroup_impl_sides_of(int64_t rows, int64_t cols) {
+    tegroup_impl_sides sides;
+    sides.rows = rows;
+    sides.cols = cols;
+    return sides;
+}
+
+/* Extents of a group's product, [m, k] times [k, n]. */
+typedef struct tegroup_impl_meeting {
+    int64_t m, n, k;
+} tegroup_impl_meeting;
+
+/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one. */
+TEGROUP_IMPL_HD tegroup_impl_meeting tegroup_impl_meet(tegroup_op op, tegroup_impl_sides a, tegroup_impl_sides b,
+                                                       tegroup_impl_sides d) {
+    const int forward = op == TEGROUP_OP_FORWARD, wgrad = op == TEGROUP_OP_WGRAD;
+    tegroup_impl_meeting size;
+    size.m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
+    size.n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
+    size.k = tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows);
+    return size;
+}
+
+/* A C whose own snapshot is smaller bounds the product, too. */
+TEGROUP_IMPL_HD void tegroup_impl_meet_c(tegroup_impl_meeting *size, tegroup_impl_sides c) {
+    size->m = tegroup_impl_min(size->m, c.rows);
+    size->n = tegroup_impl_min(size->n, c.cols);
+}
+
+/* alpha and beta are what stands for scalars that the descriptor leaves to the default. */
+TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
+                                                             const tegroup_snapshot_view views[4], int32_t g,
+                                                             double alpha, double beta) {
+    tegroup_impl_product p;
+    tegroup_impl_sides a, b, d;
+    tegroup_impl_meeting size;
+    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
+    memset(&p, 0, sizeof p);
+    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
+    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
+    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
+    if (c->dtype != TEGROUP_DTYPE_UNSET)
+        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
+    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
+    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
+    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
+    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
+    a = tegroup_impl_sides_of(p.a.rows, p.a.cols);
+    b = tegroup_impl_sides_of(p.b.rows, p.b.cols);
+    d = tegroup_impl_sides_of(p.d.rows, p.d.cols);
+    if (desc->op == TEGROUP_OP_WGRAD) {
+        size = tegroup_impl_meet(TEGROUP_OP_WGRAD, a, b, d);
+        p.a_line = 1;
+        p.a_k = p.a.ld;
+        p.b_line = 1;
+        p.b_k = p.b.ld;
+    } else {
+        int forward = desc->op == TEGROUP_OP_FORWARD;
+        size = tegroup_impl_meet(forward ? TEGROUP_OP_FORWARD : TEGROUP_OP_DGRAD, a, b, d);
+        p.a_line = p.a.ld;
+        p.a_k = 1;
+        p.b_line = forward ? p.b.ld : 1;
+        p.b_k = forward ? 1 : p.b.ld;
+    }
+    if (c->dtype != TEGROUP_DTYPE_UNSET) tegroup_impl_meet_c(&size, tegroup_impl_sides_of(p.c.rows, p.c.cols));
+    p.m = size.m;
+    p.n = size.n;
+    p.k = size.k;
+    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
+                  && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
+    return p;
+}
+
+/* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
+TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
+    const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
+    uint32_t used = 0;
+    if (p->skip) return 0;
+    if (p->m > 0 && p->n > 0 && !p->untouched) {
+        used |= 1u << TEGROUP_IMPL_D;
+        if (p->k > 0) used |= 1u << TEGROUP_IMPL_A | 1u << TEGROUP_IMPL_B;
+        if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
+        if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
+    }
+    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
+        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
+    return used;
+}
+
+/* ==== [36] Prepare a snapshot (src/gemm/prepare.h) ==== */
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_prepare(const tegroup_impl_preparation *p,
@@ -3792,7 +3947,7 @@ TEGROUP_API tegroup_status tegroup_shape_prepare(tegroup_shape *shape, void *sna
     return TEGROUP_OK;
 }
 
-/* ==== [36] Rows (src/cpu/rows.h) ==== */
+/* ==== [37] Rows (src/cpu/rows.h) ==== */
 
 /* Rows are worked on in pieces of this many elements, widened to the type of the sums: the choice of a data type is made
  * once a piece, and the loops in between are ones that compilers vectorise. */
@@ -3898,7 +4053,7 @@ static inline double tegroup_impl_dot_f64(const double *x, const double *y, int6
     return sum;
 }
 
-/* ==== [37] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
+/* ==== [38] CPU GEMM kernel (src/cpu/gemm_kernel.h) ==== */
 
 /* The blocked product after Goto and van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication": panels of A and B
  * are copied (and widened to the type of the sums) so that the innermost kernel reads both in order. Each element of D is one
@@ -4184,7 +4339,7 @@ static inline void tegroup_impl_cpu_block_f64(int32_t m, int32_t n, int64_t k, c
         }
 }
 
-/* ==== [38] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
+/* ==== [39] Set-up of a grouped cuBLASLt matmul (src/cuda/cublaslt_setup.h) ==== */
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -4435,8 +4590,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
- * call->usual, or 0. */
+/* Entries of group g. usual: call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
     const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
@@ -4444,6 +4598,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
                             b = tegroup_impl_setup_read(&call->b, prepared, g),
                             d = tegroup_impl_setup_read(&call->d, prepared, g), c;
+    tegroup_impl_meeting size;
     int64_t m, n, k, at_a, at_b, at_c, at_d;
     int narrow; /* cuBLASLt's stores would reach past D's columns */
     s->alpha = call->alpha.value;
@@ -4455,22 +4610,21 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
         tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
     }
-    m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
-    n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
-    k = tegroup_impl_max(0, tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows));
+    size = tegroup_impl_meet(call->op, tegroup_impl_sides_of(a.rows, a.cols), tegroup_impl_sides_of(b.rows, b.cols),
+                             tegroup_impl_sides_of(d.rows, d.cols));
     at_a = tegroup_impl_setup_address(&call->a, &a);
     at_b = tegroup_impl_setup_address(&call->b, &b);
     at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
     c.ld = d.ld;
-    if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
+    if (!usual && call->separate_c) {
         c = tegroup_impl_setup_read(&call->c, prepared, g);
         tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
         at_c = tegroup_impl_setup_address(&call->c, &c);
-        m = tegroup_impl_min(m, c.rows);
-        n = tegroup_impl_min(n, c.cols);
+        tegroup_impl_meet_c(&size, tegroup_impl_sides_of(c.rows, c.cols));
     }
-    m = tegroup_impl_max(0, m);
-    n = tegroup_impl_max(0, n);
+    m = tegroup_impl_max(0, size.m);
+    n = tegroup_impl_max(0, size.n);
+    k = tegroup_impl_max(0, size.k);
     s->result.m = m;
     s->result.n = n;
     s->result.ldc = c.ld;
@@ -4555,7 +4709,7 @@ static inline void tegroup_impl_lt_loop_layout(const tegroup_plan *plan, tegroup
     }
 }
 
-/* ==== [39] What each backend can do (src/gemm/verdicts.h) ==== */
+/* ==== [40] What each backend can do (src/gemm/verdicts.h) ==== */
 
 /* Backends in order of preference. Where d's columns are known to the device alone, CUBLASLT_GROUPED has NaN for groups
  * that it must not write (see tegroup_impl_setup_group), and so comes after the one that takes any. */
@@ -4807,7 +4961,7 @@ static inline int32_t tegroup_impl_judge(const tegroup_backend_rule *rule, const
     return INT32_MAX;
 }
 
-/* ==== [40] Explain and plan (src/gemm/plan.h) ==== */
+/* ==== [41] Explain and plan (src/gemm/plan.h) ==== */
 
 /* What a plan's workspace is made of: the one layout that size, check and carving follow. */
 static inline void tegroup_impl_plan_layout(const tegroup_plan *plan, tegroup_layout *layout) {
@@ -5052,127 +5206,6 @@ TEGROUP_API tegroup_status tegroup_plan_make(const tegroup_gemm_desc *desc, cons
     tegroup_gemm_desc taken;
     TEGROUP_IMPL_TAKE(desc, taken);
     return tegroup_impl_plan_make(desc, tegroup_impl_gemm_names(), target, plan, error);
-}
-
-/* ==== [41] The product of one group (src/core/product.h) ==== */
-
-/* One operand's place in one group. rows is -1 for a skipped group. */
-typedef struct tegroup_impl_block {
-    char *base;
-    int64_t first; /* element of base where the group begins, unless its rows are gathered */
-    int64_t rows, cols, ld;
-    int64_t row0; /* number of its first row among all rows */
-} tegroup_impl_block;
-
-/* An operand of uniform shape has a view of NULLs. */
-TEGROUP_IMPL_HD tegroup_impl_block tegroup_impl_locate(const tegroup_tensor *t, const tegroup_snapshot_view *view,
-                                                       int32_t g) {
-    const tegroup_shape *shape = &t->shape;
-    int listed = tegroup_impl_listed(t), ragged = view && view->rows;
-    tegroup_impl_block block;
-    block.base = (char *)(listed ? t->pointers[g] : t->data);
-    block.cols = ragged && view->cols ? view->cols[g] : shape->cols;
-    block.ld = t->ld > 0 ? t->ld : block.cols;
-    if (ragged) {
-        block.rows = view->rows[g];
-        block.row0 = view->start[g];
-        block.first = listed ? 0 : view->offset ? view->offset[g] : view->start[g] * block.ld;
-    } else {
-        block.rows = shape->rows;
-        block.row0 = g * shape->rows;
-        block.first = listed ? 0 : g * tegroup_impl_group_stride(t);
-    }
-    return block;
-}
-
-/* The row of its data that row r of a gathered operand is; -1: of zeros. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_gathered(const tegroup_gather *gather, int64_t r) {
-    const int64_t slot = gather->slot_of_row[r], row = slot < 0 || gather->slots <= 1 ? slot : slot / gather->slots;
-    return row >= 0 && row < gather->rows ? row : -1;
-}
-
-/* The element where row r of a group begins, of an operand that may be gathered; -1: the row is of zeros. */
-TEGROUP_IMPL_HD int64_t tegroup_impl_row_at(const tegroup_gather *gather, const tegroup_impl_block *block, int64_t r) {
-    int64_t row;
-    if (gather->rows == 0) return block->first + r * block->ld;
-    row = tegroup_impl_gathered(gather, block->row0 + r);
-    return row < 0 ? -1 : row * block->ld;
-}
-
-/* D = alpha * A' * B' + beta * C for one group, with A' [m, k] and B' [k, n] given by strides. */
-typedef struct tegroup_impl_product {
-    int64_t m, n, k;
-    tegroup_impl_block a, b, c, d, bias;
-    int64_t a_line, a_k, b_line, b_k; /* strides in elements: between lines of m (or n), and along k */
-    double alpha, beta;
-    int32_t skip;      /* the sizes say that this group is not to be touched */
-    int32_t untouched; /* D is its own C, and nothing is added to it         */
-} tegroup_impl_product;
-
-TEGROUP_IMPL_HD double tegroup_impl_scalar(const tegroup_scalars *s, int32_t g, double otherwise) {
-    if (s->space == TEGROUP_SPACE_UNSET) return otherwise;
-    return tegroup_impl_load_f64(s->dtype == TEGROUP_DTYPE_F64 ? TEGROUP_DTYPE_F64 : TEGROUP_DTYPE_F32, s->data,
-                                 s->stride ? g : 0);
-}
-
-/* alpha and beta are what stands for scalars that the descriptor leaves to the default. Operands whose sizes disagree,
- * because their snapshots do, meet in the smaller one. */
-TEGROUP_IMPL_HD tegroup_impl_product tegroup_impl_product_of(const tegroup_gemm_desc *desc,
-                                                             const tegroup_snapshot_view views[4], int32_t g,
-                                                             double alpha, double beta) {
-    tegroup_impl_product p;
-    const tegroup_tensor *c = desc->accumulate ? &desc->d : &desc->c;
-    memset(&p, 0, sizeof p);
-    p.a = tegroup_impl_locate(&desc->a, &views[TEGROUP_IMPL_A], g);
-    p.b = tegroup_impl_locate(&desc->b, &views[TEGROUP_IMPL_B], g);
-    p.d = tegroup_impl_locate(&desc->d, &views[TEGROUP_IMPL_D], g);
-    if (c->dtype != TEGROUP_DTYPE_UNSET)
-        p.c = tegroup_impl_locate(c, &views[desc->accumulate ? TEGROUP_IMPL_D : TEGROUP_IMPL_C], g);
-    if (desc->bias.dtype != TEGROUP_DTYPE_UNSET) p.bias = tegroup_impl_locate(&desc->bias, NULL, g);
-    p.alpha = tegroup_impl_scalar(&desc->alpha, g, alpha);
-    p.beta = desc->accumulate ? 1 : tegroup_impl_scalar(&desc->beta, g, beta);
-    p.skip = p.a.rows < 0 || p.b.rows < 0 || p.d.rows < 0;
-    if (desc->op == TEGROUP_OP_WGRAD) {
-        p.m = tegroup_impl_min(p.a.cols, p.d.rows);
-        p.n = tegroup_impl_min(p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.rows, p.b.rows);
-        p.a_line = 1;
-        p.a_k = p.a.ld;
-        p.b_line = 1;
-        p.b_k = p.b.ld;
-    } else {
-        int forward = desc->op == TEGROUP_OP_FORWARD;
-        p.m = tegroup_impl_min(p.a.rows, p.d.rows);
-        p.n = tegroup_impl_min(forward ? p.b.rows : p.b.cols, p.d.cols);
-        p.k = tegroup_impl_min(p.a.cols, forward ? p.b.cols : p.b.rows);
-        p.a_line = p.a.ld;
-        p.a_k = 1;
-        p.b_line = forward ? p.b.ld : 1;
-        p.b_k = forward ? 1 : p.b.ld;
-    }
-    if (c->dtype != TEGROUP_DTYPE_UNSET) { /* a C whose own snapshot is smaller bounds the product, too */
-        p.m = tegroup_impl_min(p.m, p.c.rows);
-        p.n = tegroup_impl_min(p.n, p.c.cols);
-    }
-    p.untouched = p.k == 0 && p.beta == 1 && p.c.base == p.d.base && p.c.first == p.d.first
-                  && (desc->bias.dtype == TEGROUP_DTYPE_UNSET || desc->op == TEGROUP_OP_WGRAD);
-    return p;
-}
-
-/* Which operands of the group are looked at, or written: a bit each, by tegroup_impl_operand. */
-TEGROUP_IMPL_HD uint32_t tegroup_impl_uses(const tegroup_gemm_desc *desc, const tegroup_impl_product *p) {
-    const int has_bias = desc->bias.dtype != TEGROUP_DTYPE_UNSET, wgrad = desc->op == TEGROUP_OP_WGRAD;
-    uint32_t used = 0;
-    if (p->skip) return 0;
-    if (p->m > 0 && p->n > 0 && !p->untouched) {
-        used |= 1u << TEGROUP_IMPL_D;
-        if (p->k > 0) used |= 1u << TEGROUP_IMPL_A | 1u << TEGROUP_IMPL_B;
-        if (p->beta != 0) used |= 1u << TEGROUP_IMPL_C;
-        if (has_bias && !wgrad) used |= 1u << TEGROUP_IMPL_BIAS;
-    }
-    if (has_bias && wgrad && tegroup_impl_min(p->a.cols, p->bias.cols) > 0 && (p->a.rows > 0 || !desc->accumulate))
-        used |= 1u << TEGROUP_IMPL_BIAS | (p->a.rows > 0 ? 1u << TEGROUP_IMPL_A : 0);
-    return used;
 }
 
 /* ==== [42] CPU GEMM (src/cpu/gemm.h) ==== */
@@ -6088,30 +6121,42 @@ TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <=
 TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
 TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
 
-/* The kinds that share a function of the gate, by one of them. */
-TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind) {
+/* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a kind that has it,
+ * so that most kinds need no translation. */
+typedef enum tegroup_impl_curve_kind {
+    TEGROUP_IMPL_CURVE_SILU = TEGROUP_ACTIVATION_SWIGLU,
+    TEGROUP_IMPL_CURVE_GELU = TEGROUP_ACTIVATION_GEGLU,
+    TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
+    TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
+    TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
+    TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
+} tegroup_impl_curve_kind;
+
+TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation kind) {
     switch (kind) {
-    case TEGROUP_ACTIVATION_SILU: return TEGROUP_ACTIVATION_SWIGLU;
-    case TEGROUP_ACTIVATION_GELU: return TEGROUP_ACTIVATION_GEGLU;
-    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_ACTIVATION_GEGLU_TANH;
-    case TEGROUP_ACTIVATION_RELU: return TEGROUP_ACTIVATION_REGLU;
-    default: return kind;
+    case TEGROUP_ACTIVATION_SILU: return TEGROUP_IMPL_CURVE_SILU;
+    case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
+    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
+    case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(kind). */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where that one has an up
+ * and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
     switch (tegroup_impl_curve_of(kind)) {                                                                             \
-    case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
-    case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
-    case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
-    case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
-    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
+    case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
+    case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
-/* The same for the kinds with a gate, and for those without. */
+/* A loop for every kind with an up, and for every kind without. */
 #define TEGROUP_IMPL_BY_GATED(kind, BODY)                                                                              \
     switch (kind) {                                                                                                    \
     case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
@@ -6139,25 +6184,25 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
     float s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
-    case TEGROUP_ACTIVATION_GEGLU:
+    case TEGROUP_IMPL_CURVE_GELU:
         w = tegroup_impl_magnitude_f32(x);
         s = tegroup_impl_tail_f32(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f32(w, density, (float)1 - s) : tegroup_impl_fma_f32(-w, density, s);
         return tegroup_impl_fma_f32(-w, s, x <= 0 ? (float)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (float)0 : x;
-    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
-    case TEGROUP_ACTIVATION_RELU_SQUARED:
+    case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (float)0 : x;
+    case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED:
         w = x <= 0 ? (float)0 : x;
         *slope = w + w;
         return tegroup_impl_mul_f32(w, w);
-    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+    case TEGROUP_IMPL_CURVE_GELU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
         w = tegroup_impl_at_most_f32(tegroup_impl_at_least_f32(x, -24), 24);
         s = tegroup_impl_mul_f32(w, w);
         rate = tegroup_impl_fma_f32(s, (float)0.21406444881780073, (float)1.5957691216057308);
         rated = 1;
         w = tegroup_impl_mul_f32(w, tegroup_impl_fma_f32(s, (float)0.07135481627260025, (float)1.5957691216057308));
         break;
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA:
         w = tegroup_impl_mul_f32(alpha, x);
         rate = alpha;
         rated = 1;
@@ -6178,9 +6223,9 @@ TEGROUP_IMPL_HD float tegroup_impl_curve_f32(tegroup_activation kind, int half, 
  * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD float tegroup_impl_activation_grad_f32(tegroup_activation kind, int half, float alpha, float limit,
                                                        float gate, float up, float grad, float *grad_gate, float *grad_up) {
-    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
-              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     float slope, value = tegroup_impl_curve_f32(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
@@ -6204,25 +6249,25 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
     double s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
-    case TEGROUP_ACTIVATION_GEGLU:
+    case TEGROUP_IMPL_CURVE_GELU:
         w = tegroup_impl_magnitude_f64(x);
         s = tegroup_impl_tail_f64(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_f64(w, density, (double)1 - s) : tegroup_impl_fma_f64(-w, density, s);
         return tegroup_impl_fma_f64(-w, s, x <= 0 ? (double)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (double)0 : x;
-    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
-    case TEGROUP_ACTIVATION_RELU_SQUARED:
+    case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (double)0 : x;
+    case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED:
         w = x <= 0 ? (double)0 : x;
         *slope = w + w;
         return tegroup_impl_mul_f64(w, w);
-    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+    case TEGROUP_IMPL_CURVE_GELU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
         w = tegroup_impl_at_most_f64(tegroup_impl_at_least_f64(x, -24), 24);
         s = tegroup_impl_mul_f64(w, w);
         rate = tegroup_impl_fma_f64(s, (double)0.21406444881780073, (double)1.5957691216057308);
         rated = 1;
         w = tegroup_impl_mul_f64(w, tegroup_impl_fma_f64(s, (double)0.07135481627260025, (double)1.5957691216057308));
         break;
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA:
         w = tegroup_impl_mul_f64(alpha, x);
         rate = alpha;
         rated = 1;
@@ -6243,9 +6288,9 @@ TEGROUP_IMPL_HD double tegroup_impl_curve_f64(tegroup_activation kind, int half,
  * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD double tegroup_impl_activation_grad_f64(tegroup_activation kind, int half, double alpha, double limit,
                                                        double gate, double up, double grad, double *grad_gate, double *grad_up) {
-    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
-              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     double slope, value = tegroup_impl_curve_f64(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;
@@ -8718,7 +8763,8 @@ static inline void tegroup_impl_chain_activation(const tegroup_chain_desc *desc,
 
 /* ==== [56] Op chain: plan (src/layer/chain_plan.h) ==== */
 
-static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+/* Tell the caller which op a failure is about. */
+static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
     if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
@@ -8920,7 +8966,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
@@ -8962,7 +9008,7 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 /* ==== [57] Op chain: calls (src/layer/chain.h) ==== */
@@ -9137,7 +9183,7 @@ TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan,
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
@@ -9147,7 +9193,7 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 /* ==== [58] Validate (src/gemm/validate.h) ==== */

@@ -134,30 +134,42 @@ TEGROUP_IMPL_HD int tegroup_impl_gated(tegroup_activation kind) { return kind <=
 TEGROUP_IMPL_HD double tegroup_impl_alpha(double alpha) { return alpha != 0 ? alpha : 1.702; }
 TEGROUP_IMPL_HD double tegroup_impl_limit(double limit) { return limit != 0 ? limit : 7.0; }
 
-/* The kinds that share a function of the gate, by one of them. */
-TEGROUP_IMPL_HD tegroup_activation tegroup_impl_curve_of(tegroup_activation kind) {
+/* Functions of the gate, or of the one input: most serve a kind with an up and one without. Each has the number of a kind that has it,
+ * so that most kinds need no translation. */
+typedef enum tegroup_impl_curve_kind {
+    TEGROUP_IMPL_CURVE_SILU = TEGROUP_ACTIVATION_SWIGLU,
+    TEGROUP_IMPL_CURVE_GELU = TEGROUP_ACTIVATION_GEGLU,
+    TEGROUP_IMPL_CURVE_GELU_TANH = TEGROUP_ACTIVATION_GEGLU_TANH,
+    TEGROUP_IMPL_CURVE_RELU = TEGROUP_ACTIVATION_REGLU,
+    TEGROUP_IMPL_CURVE_SILU_OF_ALPHA = TEGROUP_ACTIVATION_SWIGLU_CLAMPED, /* x sigmoid(alpha x) */
+    TEGROUP_IMPL_CURVE_RELU_SQUARED = TEGROUP_ACTIVATION_RELU_SQUARED,
+    TEGROUP_IMPL_CURVE_IDENTITY = TEGROUP_ACTIVATION_IDENTITY
+} tegroup_impl_curve_kind;
+
+TEGROUP_IMPL_HD tegroup_impl_curve_kind tegroup_impl_curve_of(tegroup_activation kind) {
     switch (kind) {
-    case TEGROUP_ACTIVATION_SILU: return TEGROUP_ACTIVATION_SWIGLU;
-    case TEGROUP_ACTIVATION_GELU: return TEGROUP_ACTIVATION_GEGLU;
-    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_ACTIVATION_GEGLU_TANH;
-    case TEGROUP_ACTIVATION_RELU: return TEGROUP_ACTIVATION_REGLU;
-    default: return kind;
+    case TEGROUP_ACTIVATION_SILU: return TEGROUP_IMPL_CURVE_SILU;
+    case TEGROUP_ACTIVATION_GELU: return TEGROUP_IMPL_CURVE_GELU;
+    case TEGROUP_ACTIVATION_GELU_TANH: return TEGROUP_IMPL_CURVE_GELU_TANH;
+    case TEGROUP_ACTIVATION_RELU: return TEGROUP_IMPL_CURVE_RELU;
+    default: return (tegroup_impl_curve_kind)kind;
     }
 }
 
-/* A loop for every curve, so that the choice is made once for many elements: BODY(kind). */
+/* A loop for every curve, so that the choice is made once for many elements: BODY(a kind that has the curve). Where that one has an up
+ * and the caller's has none, up is 1. */
 #define TEGROUP_IMPL_BY_CURVE(kind, BODY)                                                                              \
     switch (tegroup_impl_curve_of(kind)) {                                                                             \
-    case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
-    case TEGROUP_ACTIVATION_GEGLU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                     \
-    case TEGROUP_ACTIVATION_REGLU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                               \
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                             \
-    case TEGROUP_ACTIVATION_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
-    case TEGROUP_ACTIVATION_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
+    case TEGROUP_IMPL_CURVE_GELU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_GELU_TANH: BODY(TEGROUP_ACTIVATION_GEGLU_TANH) break;                                      \
+    case TEGROUP_IMPL_CURVE_RELU: BODY(TEGROUP_ACTIVATION_REGLU) break;                                                \
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA: BODY(TEGROUP_ACTIVATION_SWIGLU_CLAMPED) break;                              \
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED: BODY(TEGROUP_ACTIVATION_RELU_SQUARED) break;                                 \
+    case TEGROUP_IMPL_CURVE_IDENTITY: BODY(TEGROUP_ACTIVATION_IDENTITY) break;                                         \
     default: BODY(TEGROUP_ACTIVATION_SWIGLU) break;                                                                    \
     }
 
-/* The same for the kinds with a gate, and for those without. */
+/* A loop for every kind with an up, and for every kind without. */
 #define TEGROUP_IMPL_BY_GATED(kind, BODY)                                                                              \
     switch (kind) {                                                                                                    \
     case TEGROUP_ACTIVATION_GEGLU: BODY(TEGROUP_ACTIVATION_GEGLU) break;                                               \
@@ -186,25 +198,25 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
     REAL s, w = x, rate = 1, density;
     int rated = 0; /* rate is not 1 */
     switch (tegroup_impl_curve_of(kind)) {
-    case TEGROUP_ACTIVATION_GEGLU:
+    case TEGROUP_IMPL_CURVE_GELU:
         w = tegroup_impl_magnitude_FSUF(x);
         s = tegroup_impl_tail_FSUF(w, half, &density);
         *slope = x > 0 ? tegroup_impl_fma_FSUF(w, density, (REAL)1 - s) : tegroup_impl_fma_FSUF(-w, density, s);
         return tegroup_impl_fma_FSUF(-w, s, x <= 0 ? (REAL)0 : x);
-    case TEGROUP_ACTIVATION_REGLU: *slope = 1; return x <= 0 ? (REAL)0 : x;
-    case TEGROUP_ACTIVATION_IDENTITY: *slope = 1; return x;
-    case TEGROUP_ACTIVATION_RELU_SQUARED:
+    case TEGROUP_IMPL_CURVE_RELU: *slope = 1; return x <= 0 ? (REAL)0 : x;
+    case TEGROUP_IMPL_CURVE_IDENTITY: *slope = 1; return x;
+    case TEGROUP_IMPL_CURVE_RELU_SQUARED:
         w = x <= 0 ? (REAL)0 : x;
         *slope = w + w;
         return tegroup_impl_mul_FSUF(w, w);
-    case TEGROUP_ACTIVATION_GEGLU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
+    case TEGROUP_IMPL_CURVE_GELU_TANH: /* 2 sqrt(2 / pi) (x + 0.044715 x^3); past 24 the sigmoid is 0 or 1 */
         w = tegroup_impl_at_most_FSUF(tegroup_impl_at_least_FSUF(x, -24), 24);
         s = tegroup_impl_mul_FSUF(w, w);
         rate = tegroup_impl_fma_FSUF(s, (REAL)0.21406444881780073, (REAL)1.5957691216057308);
         rated = 1;
         w = tegroup_impl_mul_FSUF(w, tegroup_impl_fma_FSUF(s, (REAL)0.07135481627260025, (REAL)1.5957691216057308));
         break;
-    case TEGROUP_ACTIVATION_SWIGLU_CLAMPED:
+    case TEGROUP_IMPL_CURVE_SILU_OF_ALPHA:
         w = tegroup_impl_mul_FSUF(alpha, x);
         rate = alpha;
         rated = 1;
@@ -225,9 +237,9 @@ TEGROUP_IMPL_HD REAL tegroup_impl_curve_FSUF(tegroup_activation kind, int half, 
  * nothing, clamped or rectified, its gradient is 0 even if the other one is infinite, as torch's is. */
 TEGROUP_IMPL_HD REAL tegroup_impl_activation_grad_FSUF(tegroup_activation kind, int half, REAL alpha, REAL limit,
                                                        REAL gate, REAL up, REAL grad, REAL *grad_gate, REAL *grad_up) {
-    const tegroup_activation curve = tegroup_impl_curve_of(kind);
+    const tegroup_impl_curve_kind curve = tegroup_impl_curve_of(kind);
     const int clamps = kind == TEGROUP_ACTIVATION_SWIGLU_CLAMPED,
-              rectifies = curve == TEGROUP_ACTIVATION_REGLU || curve == TEGROUP_ACTIVATION_RELU_SQUARED,
+              rectifies = curve == TEGROUP_IMPL_CURVE_RELU || curve == TEGROUP_IMPL_CURVE_RELU_SQUARED,
               gate_out = clamps && gate > limit, up_out = clamps && (up > limit || up < -limit);
     REAL slope, value = tegroup_impl_curve_FSUF(kind, half, alpha, gate_out ? limit : gate, &slope);
     if (!tegroup_impl_gated(kind)) up = 1;

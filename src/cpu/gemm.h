@@ -13,9 +13,9 @@
 #include "formats/convert.h"
 #include "core/layout.h"
 #include "core/checks.h"
+#include "core/product.h"
 #include "cpu/rows.h"
 #include "cpu/gemm_kernel.h"
-#include "core/product.h"
 
 /* @each-real */
 /* tegroup_impl_cpu_pack for rows that an index picks: from row `row` and column `col` of the group on. The rows are the lines, or

@@ -15,6 +15,7 @@
 #include "core/layout.h"
 #include "core/checks.h"
 #include "core/backend_table.h"
+#include "core/product.h"
 
 /* Arrays of the set-up of a grouped cuBLASLt matmul, in order, [groups] entries each: of 8 bytes, the last two
  * floats. Its A is the descriptor's b and its B the descriptor's a: counting by columns it makes the transpose of D. */
@@ -265,8 +266,7 @@ TEGROUP_IMPL_HD int64_t tegroup_impl_setup_safe(int64_t address, int64_t starts,
     return address == 0 || (address & starts) ? otherwise : address;
 }
 
-/* Operands whose sizes disagree, because their snapshots do, meet in the smaller one, as in tegroup_impl_product_of. usual:
- * call->usual, or 0. */
+/* Entries of group g. usual: call->usual, or 0. */
 TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *call, int usual, int32_t g,
                                               tegroup_impl_setup *s) {
     const int forward = call->op == TEGROUP_OP_FORWARD, wgrad = call->op == TEGROUP_OP_WGRAD,
@@ -274,6 +274,7 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
     tegroup_impl_setup_part a = tegroup_impl_setup_read(&call->a, prepared, g),
                             b = tegroup_impl_setup_read(&call->b, prepared, g),
                             d = tegroup_impl_setup_read(&call->d, prepared, g), c;
+    tegroup_impl_meeting size;
     int64_t m, n, k, at_a, at_b, at_c, at_d;
     int narrow; /* cuBLASLt's stores would reach past D's columns */
     s->alpha = call->alpha.value;
@@ -285,22 +286,21 @@ TEGROUP_IMPL_HD void tegroup_impl_setup_group(const tegroup_impl_setup_call *cal
         tegroup_impl_setup_read_more(&call->b, prepared, g, &b);
         tegroup_impl_setup_read_more(&call->d, prepared, g, &d);
     }
-    m = tegroup_impl_min(wgrad ? a.cols : a.rows, d.rows);
-    n = tegroup_impl_min(forward ? b.rows : b.cols, d.cols);
-    k = tegroup_impl_max(0, tegroup_impl_min(wgrad ? a.rows : a.cols, forward ? b.cols : b.rows));
+    size = tegroup_impl_meet(call->op, tegroup_impl_sides_of(a.rows, a.cols), tegroup_impl_sides_of(b.rows, b.cols),
+                             tegroup_impl_sides_of(d.rows, d.cols));
     at_a = tegroup_impl_setup_address(&call->a, &a);
     at_b = tegroup_impl_setup_address(&call->b, &b);
     at_c = at_d = tegroup_impl_setup_address(&call->d, &d);
     c.ld = d.ld;
-    if (!usual && call->separate_c) { /* a C whose own snapshot is smaller bounds the product, too */
+    if (!usual && call->separate_c) {
         c = tegroup_impl_setup_read(&call->c, prepared, g);
         tegroup_impl_setup_read_more(&call->c, prepared, g, &c);
         at_c = tegroup_impl_setup_address(&call->c, &c);
-        m = tegroup_impl_min(m, c.rows);
-        n = tegroup_impl_min(n, c.cols);
+        tegroup_impl_meet_c(&size, tegroup_impl_sides_of(c.rows, c.cols));
     }
-    m = tegroup_impl_max(0, m);
-    n = tegroup_impl_max(0, n);
+    m = tegroup_impl_max(0, size.m);
+    n = tegroup_impl_max(0, size.n);
+    k = tegroup_impl_max(0, size.k);
     s->result.m = m;
     s->result.n = n;
     s->result.ldc = c.ld;

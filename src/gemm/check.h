@@ -18,8 +18,8 @@
 #include "core/checks.h"
 #include "core/apart.h"
 #include "core/problem.h"
-#include "gemm/verdicts.h"
 #include "core/product.h"
+#include "gemm/verdicts.h"
 
 #if defined(TEGROUP_IMPL_CUDA)
 static inline tegroup_status tegroup_impl_cuda_check_pointers(const tegroup_gemm_desc *desc,

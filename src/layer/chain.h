@@ -193,7 +193,7 @@ TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan,
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
@@ -203,5 +203,5 @@ TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }

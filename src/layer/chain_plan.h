@@ -21,7 +21,8 @@
 #include "layer/chain_rules.h"
 #include "layer/chain_ops.h"
 
-static inline tegroup_status tegroup_impl_chain_refused(tegroup_status status, const tegroup_chain_desc *desc,
+/* Tell the caller which op a failure is about. */
+static inline tegroup_status tegroup_impl_chain_name_op(tegroup_status status, const tegroup_chain_desc *desc,
                                                         int32_t at) {
     if (status != TEGROUP_OK && desc->refused) *desc->refused = at;
     return status;
@@ -223,7 +224,7 @@ TEGROUP_API tegroup_status tegroup_chain_plan_make(const tegroup_chain_desc *des
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_make(desc, target, plan, &chain, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
 
 static inline tegroup_status tegroup_impl_chain_check_plan(const tegroup_chain_plan *plan, tegroup_error *error) {
@@ -265,5 +266,5 @@ TEGROUP_API tegroup_status tegroup_chain_explain(const tegroup_chain_desc *desc,
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
     status = tegroup_impl_chain_judge(desc, &chain, verdicts, error);
-    return tegroup_impl_chain_refused(status, desc, chain.at);
+    return tegroup_impl_chain_name_op(status, desc, chain.at);
 }
