@@ -3484,16 +3484,21 @@ static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *de
     return TEGROUP_OK;
 }
 
-/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
-static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_problem *problem, tegroup_error *error) {
-    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
-    int32_t i;
+static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
+                                            const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
     operands[TEGROUP_IMPL_A] = &desc->a;
     operands[TEGROUP_IMPL_B] = &desc->b;
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+}
+
+/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_problem *problem, tegroup_error *error) {
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    int32_t i;
+    tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)
@@ -5739,11 +5744,7 @@ static inline tegroup_status tegroup_impl_gemm_check(const tegroup_plan *plan, c
     const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
     tegroup_problem problem;
     int32_t i;
-    operands[TEGROUP_IMPL_A] = &desc->a;
-    operands[TEGROUP_IMPL_B] = &desc->b;
-    operands[TEGROUP_IMPL_C] = &desc->c;
-    operands[TEGROUP_IMPL_D] = &desc->d;
-    operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+    tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_problem_of(desc, names, &problem, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_planned(&plan->problem, &problem, names, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_runs_here(plan, error));
@@ -8018,34 +8019,33 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 }
 #undef TEGROUP_IMPL_BIT
 
-TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                               struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                     tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
     tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    switch (op) {
+    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_FORWARD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_mlp_desc taken;
-    tegroup_impl_mlp_plans plans;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TAKE(desc, taken);
-    plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_DGRAD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_mlp_desc taken;
-    tegroup_impl_mlp_plans plans;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TAKE(desc, taken);
-    plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
 
 /* ==== [54] Op chain: rules and buffers (src/layer/chain_rules.h) ==== */
@@ -9176,24 +9176,24 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                 struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                    int backward, struct CUstream_st *stream, tegroup_error *error) {
     tegroup_chain_desc taken;
     tegroup_impl_chain chain;
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
-    status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    status = tegroup_impl_chain_call(plan, desc, backward, &chain, stream, error);
     return tegroup_impl_chain_name_op(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_chain_run(plan, desc, 0, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_chain_desc taken;
-    tegroup_impl_chain chain;
-    tegroup_status status;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
-    return tegroup_impl_chain_name_op(status, desc, chain.at);
+    return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }
 
 /* ==== [58] Validate (src/gemm/validate.h) ==== */

@@ -251,16 +251,21 @@ static inline tegroup_status tegroup_impl_check_said(const tegroup_gemm_desc *de
     return TEGROUP_OK;
 }
 
-/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
-static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
-                                                     tegroup_problem *problem, tegroup_error *error) {
-    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
-    int32_t i;
+static inline void tegroup_impl_operands_of(const tegroup_gemm_desc *desc,
+                                            const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS]) {
     operands[TEGROUP_IMPL_A] = &desc->a;
     operands[TEGROUP_IMPL_B] = &desc->b;
     operands[TEGROUP_IMPL_C] = &desc->c;
     operands[TEGROUP_IMPL_D] = &desc->d;
     operands[TEGROUP_IMPL_BIAS] = &desc->bias;
+}
+
+/* Check a descriptor without its data pointers and resolve its defaults, in the words of whoever made it. */
+static inline tegroup_status tegroup_impl_problem_of(const tegroup_gemm_desc *desc, const tegroup_impl_names *names,
+                                                     tegroup_problem *problem, tegroup_error *error) {
+    const tegroup_tensor *operands[TEGROUP_IMPL_OPERANDS];
+    int32_t i;
+    tegroup_impl_operands_of(desc, operands);
     TEGROUP_IMPL_TRY(tegroup_impl_check_space(desc->space, error));
     TEGROUP_IMPL_TRY(tegroup_impl_check_numbers(desc, names, error));
     for (i = 0; i < TEGROUP_IMPL_OPERANDS; i++)

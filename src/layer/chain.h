@@ -186,22 +186,22 @@ static inline tegroup_status tegroup_impl_chain_call(const tegroup_chain_plan *p
     return TEGROUP_OK;
 }
 
-TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
-                                                 struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_chain_run(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                    int backward, struct CUstream_st *stream, tegroup_error *error) {
     tegroup_chain_desc taken;
     tegroup_impl_chain chain;
     tegroup_status status;
     TEGROUP_IMPL_TAKE(desc, taken);
-    status = tegroup_impl_chain_call(plan, desc, 0, &chain, stream, error);
+    status = tegroup_impl_chain_call(plan, desc, backward, &chain, stream, error);
     return tegroup_impl_chain_name_op(status, desc, chain.at);
+}
+
+TEGROUP_API tegroup_status tegroup_chain_forward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
+                                                 struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_chain_run(plan, desc, 0, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_chain_backward(const tegroup_chain_plan *plan, const tegroup_chain_desc *desc,
                                                   struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_chain_desc taken;
-    tegroup_impl_chain chain;
-    tegroup_status status;
-    TEGROUP_IMPL_TAKE(desc, taken);
-    status = tegroup_impl_chain_call(plan, desc, 1, &chain, stream, error);
-    return tegroup_impl_chain_name_op(status, desc, chain.at);
+    return tegroup_impl_chain_run(plan, desc, 1, stream, error);
 }

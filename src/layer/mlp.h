@@ -359,32 +359,31 @@ static inline tegroup_status tegroup_impl_mlp_wgrad(const tegroup_impl_mlp_plans
 }
 #undef TEGROUP_IMPL_BIT
 
-TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
-                                               struct CUstream_st *stream, tegroup_error *error) {
+static inline tegroup_status tegroup_impl_mlp_run_op(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                                     tegroup_op op, struct CUstream_st *stream, tegroup_error *error) {
     tegroup_mlp_desc taken;
     tegroup_impl_mlp_plans plans;
     TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
     TEGROUP_IMPL_TAKE(desc, taken);
     plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    switch (op) {
+    case TEGROUP_OP_FORWARD: return tegroup_impl_mlp_forward(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    case TEGROUP_OP_DGRAD: return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    default: return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
+    }
+}
+
+TEGROUP_API tegroup_status tegroup_mlp_forward(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
+                                               struct CUstream_st *stream, tegroup_error *error) {
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_FORWARD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_dgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_mlp_desc taken;
-    tegroup_impl_mlp_plans plans;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TAKE(desc, taken);
-    plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_dgrad(&plans, plan->workspace_bytes, desc, 1, stream, error);
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_DGRAD, stream, error);
 }
 
 TEGROUP_API tegroup_status tegroup_mlp_wgrad(const tegroup_mlp_plan *plan, const tegroup_mlp_desc *desc,
                                              struct CUstream_st *stream, tegroup_error *error) {
-    tegroup_mlp_desc taken;
-    tegroup_impl_mlp_plans plans;
-    TEGROUP_IMPL_TRY(tegroup_impl_mlp_check_plan(plan, error));
-    TEGROUP_IMPL_TAKE(desc, taken);
-    plans = tegroup_impl_mlp_plans_of(plan);
-    return tegroup_impl_mlp_wgrad(&plans, plan->wgrad_workspace_bytes, desc, 1, stream, error);
+    return tegroup_impl_mlp_run_op(plan, desc, TEGROUP_OP_WGRAD, stream, error);
 }
